@@ -1,0 +1,1 @@
+"""One node: it trains on its own data and sends back an update."""

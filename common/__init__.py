@@ -1,0 +1,1 @@
+"""What nodes and server share: parameter algebra, filters, models, data, configuration, records."""

@@ -1,0 +1,83 @@
+"""Arrays that are slow to make, kept as ``.npy`` files and mapped into memory when they are needed again.
+
+Entries lie in ``$SPECFED_CACHE`` (``~/.cache/specfed`` if unset), readable by their owner only, and may be
+deleted at any time.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_FORMAT = 1
+
+_log = logging.getLogger(__name__)
+
+
+def fetch(
+    name: Sequence[object], files: Sequence[Path], make: Callable[[], Mapping[str, Array]]
+) -> dict[str, Array]:
+    """The arrays that ``make`` gives, made only if ``name`` and ``files`` have not been seen before.
+
+    ``name`` is any JSON value; a file counts as another one when its path, size or time changes. Arrays
+    from the cache are read-only. Several processes may ask at once: an entry appears whole or not at
+    all. If it cannot be written, the arrays are returned all the same, with a logged warning.
+    """
+    root = Path(os.environ.get("SPECFED_CACHE") or "~/.cache/specfed").expanduser()
+    entry = root / _key(name, files)
+    found = _read(entry)
+    if found is not None:
+        return found
+    arrays = dict(make())
+    try:
+        _write(entry, arrays, name)
+    except OSError as error:
+        _log.warning("%s is decoded anew each time: cannot write to the cache %s: %s", name, root, error)
+        return arrays
+    return _read(entry) or arrays
+
+
+def _key(name: Sequence[object], files: Sequence[Path]) -> str:
+    stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
+    text = json.dumps([_FORMAT, name, stats])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read(entry: Path) -> dict[str, Array] | None:
+    if not entry.is_dir():
+        return None
+    try:
+        meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
+        return {
+            array: np.asarray(np.load(entry / f"{array}.npy", mmap_mode="r", allow_pickle=False))
+            for array in meta["arrays"]
+        }
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        _log.warning("cache entry %s is damaged and is made anew: %s", entry, error)
+        shutil.rmtree(entry, ignore_errors=True)
+        return None
+
+
+def _write(entry: Path, arrays: Mapping[str, Array], name: Sequence[object]) -> None:
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+    try:
+        for array, values in arrays.items():
+            np.save(scratch / f"{array}.npy", values, allow_pickle=False)
+        meta = {"format": _FORMAT, "name": name, "arrays": list(arrays)}
+        (scratch / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        scratch.rename(entry)
+    except OSError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not entry.is_dir():  # else another process was faster, with the same arrays
+            raise

@@ -1,0 +1,94 @@
+"""Checkpoints: a whole round in one folder that is there completely or not at all.
+
+``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors`` and
+``state.json``. It is written under another name, flushed to the disk and renamed. No pickle.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import DataError
+from common.ledger import to_json
+from common.params import Arrays
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model after a round, and what the next round needs."""
+
+    round: int
+    model: Arrays
+    buffers: Arrays
+    state: dict[str, Any]  # JSON
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write a checkpoint into ``folder`` and remove all but the last ``keep``."""
+    final = folder / f"round-{checkpoint.round:04d}"
+    partial = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_arrays(partial / "model.safetensors", checkpoint.model)
+    save_arrays(partial / "buffers.safetensors", checkpoint.buffers)
+    meta = {"format": FORMAT, "round": checkpoint.round, "state": checkpoint.state}
+    _write(partial / "state.json", to_json(meta).encode())
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    for old in _finished(folder)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_latest(folder: Path) -> Checkpoint:
+    """The checkpoint of the highest round. Raises DataError if there is none, or it cannot be read."""
+    finished = _finished(folder)
+    if not finished:
+        raise DataError(f"no checkpoint in {folder}")
+    latest = finished[-1]
+    try:
+        meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
+        if meta["format"] != FORMAT:
+            raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
+        model, buffers = load_arrays(latest / "model.safetensors"), load_arrays(latest / "buffers.safetensors")
+        return Checkpoint(int(meta["round"]), model, buffers, meta["state"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
+
+
+def save_arrays(path: Path, arrays: Arrays) -> None:
+    """Write named arrays as safetensors, whole or not at all."""
+    from safetensors.numpy import save as to_bytes
+
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    _write(partial, to_bytes({name: np.ascontiguousarray(x) for name, x in arrays.items()}))
+    partial.replace(path)
+
+
+def load_arrays(path: Path) -> Arrays:
+    """Read named arrays from safetensors. Raises DataError if the file is missing or broken."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"no tensors in {path}: {error}") from None
+
+
+def _finished(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*"), key=lambda p: int(p.name.removeprefix("round-")))
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,167 @@
+"""A run's configuration: every knob, its range and its default, checked once where it enters.
+
+Keys are flat and written in kebab-case, as Flower users know them. The same keys stand with the same
+defaults in ``[tool.flwr.app.config]`` of pyproject.toml, because Flower refuses to override undeclared
+ones. Nothing below ``server_app`` and ``client_app`` sees this object: they hand on plain values.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from common.errors import ConfigError, nearest
+
+Value = str | int | float | bool
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        strict=True,
+        frozen=True,
+    )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Value], source: str) -> Self:
+        """Check a flat mapping of kebab-case keys that came from ``source``.
+
+        Raises ConfigError with one sentence: an unknown key comes with the nearest known one, a bad
+        value with what the key takes and what it got.
+        """
+        known = {field.replace("_", "-") for field in cls.model_fields}
+        for key in values:
+            if key not in known:
+                raise ConfigError(f'unknown key "{key}" in {source}. {_hint(key, known)}')
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(_sentence(error, source)) from None
+
+    def as_dict(self) -> dict[str, Value]:
+        """All keys in kebab-case, defaults included: what ``read`` takes back."""
+        return self.model_dump(by_alias=True)
+
+
+class RunConfig(_Checked):
+    """What one run does, for all its nodes. A node's own data is never part of it."""
+
+    run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
+        "", description="goes into the run folder's name"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="drives initialisation, sampling of nodes, order of batches and dropout"
+    )
+    rounds: Count = Field(10, description="rounds of training and aggregation")
+    resume: str = Field("", description="id of an earlier run to go on with, from its checkpoint")
+
+    model: str = Field("cnn5", description="mlp4, cnn5, resnet20, or module:function")
+    head: str = Field("", description="name of the head's weight; empty finds it by its shape")
+
+    algorithm: Literal["fedavg", "fedprox"] = Field("fedavg", description="the nodes' local rule")
+    prox_mu: NotNegative = Field(0.01, description="FedProx's pull towards the global model")
+    filter: Literal["fft", "none"] = Field("fft", description="filter on every local gradient")
+    filter_ratio: Decay = Field(0.05, description="share of the lowest frequencies that is removed")
+    filter_min_ndim: Annotated[int, Field(ge=0, le=8)] = Field(
+        1, description="filter tensors of at least so many axes; 2 leaves biases and norms alone"
+    )
+
+    local_epochs: Count = Field(1, description="passes over a node's data in a round")
+    batch_size: Count = Field(32, description="examples in an optimiser step")
+    micro_batches: Count = Field(1, description="pieces a batch is computed in, to save memory")
+    learning_rate: Positive = Field(0.05, description="of the local SGD in round 1")
+    lr_decay: Share = Field(1.0, description="factor on the learning rate from round to round")
+    momentum: Decay = Field(0.0, description="of the local SGD")
+    weight_decay: NotNegative = Field(0.0, description="coupled L2 penalty, never filtered")
+    clip_norm: NotNegative = Field(0.0, description="limit on a step's gradient norm; 0 is none")
+    amp: Literal["off", "bf16"] = Field("off", description="bf16 mixed precision on the nodes")
+    device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = Field(
+        "auto", description="auto, cpu, cuda or cuda:1; a node's own setting wins"
+    )
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+        0, description="CPU threads of a training process; 0 leaves it to PyTorch"
+    )
+
+    weighting: Literal["uniform", "examples", "spectralfed", "spectralfuse"] = Field(
+        "spectralfuse", description="how the nodes' updates are weighed"
+    )
+    contribution: Literal["off", "observe", "weight"] = Field(
+        "weight", description="off: no scores; observe: scores are only recorded; weight: they weigh"
+    )
+    base_weighting: Literal["uniform", "examples"] = Field(
+        "uniform", description="the weights while scores are off or only observed"
+    )
+    score_ema: Decay = Field(0.9, description="memory of the running mean over a node's signals")
+    kalman_beta: Share = Field(0.1, description="how fast trust in a signal follows its ranking; 1 is literal")
+    kalman_q: Positive = Field(1e-4, description="variance that a score gains in a round")
+    kalman_eps: Positive = Field(1e-3, description="smallest variance of a measurement")
+    kalman_p0: Positive = Field(1.0, description="variance of a node's first score")
+    server_learning_rate: Positive = Field(1.0, description="step along the aggregated update")
+
+    fraction_train: Share = Field(1.0, description="share of the nodes that trains in a round")
+    min_nodes: Count = Field(2, description="nodes to wait for before the first round")
+    min_replies: Count = Field(1, description="usable replies that a round needs to move the model")
+    round_timeout: Positive = Field(600.0, description="seconds until a silent node counts as missing")
+    wait_timeout: Positive = Field(120.0, description="seconds to wait for min-nodes")
+    max_failed_rounds: Count = Field(3, description="rounds without quorum in a row that end the run")
+    max_examples: Count = Field(100_000_000, description="a larger example count is not believed")
+
+    eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
+    keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
+    tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.micro_batches > self.batch_size:
+            raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
+        if self.min_replies > self.min_nodes:
+            raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
+        return self
+
+
+
+class NodeConfig(_Checked):
+    """What a site says of itself. It stays on the site; a run cannot change it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
+        description="the site's stable name, under which its contribution is kept"
+    )
+    data: Annotated[str, Field(min_length=1)] = Field(description="the site's own data")
+    rows: str = Field("", description="a .npy file with the numbers of the rows to use; empty uses all")
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="share of the rows kept apart to test models on"
+    )
+    device: Annotated[str, Field(pattern=r"^$|" + DEVICE_PATTERN)] = Field(
+        "", description="auto, cpu, cuda or cuda:1; empty leaves it to the run"
+    )
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+        0, description="CPU threads of a training process; 0 leaves it to the run"
+    )
+
+
+def _hint(key: str, known: set[str]) -> str:
+    return nearest(key, known) or "'specfed config' lists all keys."
+
+
+def _sentence(error: ValidationError, source: str) -> str:
+    first: Any = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return f"{message}, in {source}"
+    key, got = first["loc"][0], first["input"]
+    if first["type"] == "missing":
+        return f'"{key}" is missing in {source}'
+    known = first.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ").split(", ")
+    hint = f" {nearest(str(got), known)}".rstrip()
+    return f'"{key}" in {source}: {message[0].lower()}{message[1:]}; got {got!r}.{hint}'

@@ -1,0 +1,209 @@
+"""Labelled examples by name, as plain arrays.
+
+Flower starts a process for each message, so a node's data must be there at once: what costs seconds to
+decode is decoded once and then mapped from the cache. This module imports neither torch nor a decoder.
+"""
+
+import hashlib
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from common import cache, decoders
+from common.decoders import Raw, Split
+from common.errors import DataError
+from common.plugins import call, is_plugin
+from common.seeding import stream
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_NPZ_NAMES = {"train": ("x", "y"), "test": ("x_test", "y_test")}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and their classes, row by row."""
+
+    x: Array  # (n, channels, height, width) or (n, features); uint8 or float32
+    y: Rows  # (n,), 0 .. classes - 1
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    def rows(self, index: Rows) -> Self:
+        """A copy of the rows ``index``, in that order, repeats included."""
+        return type(self)(self.x[index], self.y[index], self.classes)
+
+
+def load(spec: str, split: Split) -> Examples:
+    """The training or the test examples of the data set ``spec``. Do not write into the arrays.
+
+    ``spec`` is one of
+
+    - ``digits``: scikit-learn's 8x8 digits
+    - ``module:function``: called with the split's name, returns ``(x, y)`` or ``Examples``
+    - an ``.npz`` file with arrays ``x``, ``y`` and, as it likes, ``x_test``, ``y_test``, ``classes``
+    - a folder of Parquet files, ``train-*.parquet`` and ``test-*.parquet``, as Hugging Face lays them out
+    - a folder of images, ``train/CLASS/*.png`` and ``test/CLASS/*.png``, or ``CLASS/*.png`` to train only
+    - a data set of the Hugging Face hub, ``owner/name``
+
+    Float inputs become float32; pictures with their channels last get them first. There are as many
+    classes as the source names, or else one more than the largest training label. A changed folder is
+    decoded anew; a hub data set stays as it was first met. Raises DataError for what cannot be used.
+    """
+    if is_plugin(spec):
+        return _examples(spec, split, _from_function(spec, split))
+    if spec == "digits":
+        return _cached(spec, split, [], lambda: decoders.digits(split))
+    path = Path(spec).expanduser()
+    if path.suffix == ".npz":
+        return _examples(spec, split, _from_npz(path, split))
+    if path.is_dir():
+        return _from_folder(path.resolve(), split)
+    if path.exists():
+        raise DataError(f'data "{spec}" is a file of a kind that cannot be read; takes .npz or a folder')
+    if not _HUB_NAME.fullmatch(spec):
+        raise DataError(f'data "{spec}": there is no such file or folder')
+    return _cached(spec, split, [], lambda: decoders.hub(spec, split))
+
+
+def fingerprint(examples: Examples) -> str:
+    """16 hex digits that tell data apart: a hash over type, shape and values, whatever the memory layout."""
+    digest = hashlib.sha256()
+    for array in (examples.x, examples.y):
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def split_validation(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Row numbers to train on, and those kept aside to validate on: a share of the distinct rows.
+
+    A row that ``rows`` repeats stands on one side only: the training side keeps order and repeats, the
+    validation side is sorted and distinct. At least one row is left to train on.
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"fraction is a share of the rows, 0 <= fraction < 1; got {fraction}")
+    distinct = np.unique(rows)
+    kept = max(0, min(round(fraction * len(distinct)), len(distinct) - 1))
+    validation = np.sort(stream(seed, "validation").permutation(distinct)[:kept])
+    return rows[~np.isin(rows, validation)], validation
+
+
+def _cached(spec: str, split: Split, files: Sequence[Path], decode: Callable[[], Raw]) -> Examples:
+    def make() -> dict[str, Array]:
+        examples = _examples(spec, split, decode())
+        return {"x": examples.x, "y": examples.y, "classes": np.array(examples.classes)}
+
+    arrays = cache.fetch((spec, split), files, make)
+    return Examples(arrays["x"], arrays["y"], int(arrays["classes"]))
+
+
+def _from_folder(folder: Path, split: Split) -> Examples:
+    tables = sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
+    if tables:
+        return _cached(str(folder), split, tables, lambda: decoders.parquet(folder, tables, split))
+    inside = [*folder.glob("*/*"), *folder.glob("*/*/*")]
+    pictures = sorted(path for path in inside if path.suffix.lower() in decoders.IMAGE_SUFFIXES)
+    if not pictures:
+        raise DataError(f"folder {folder} holds neither *.parquet files nor CLASS/*.png or *.jpg images")
+    return _cached(str(folder), split, pictures, lambda: decoders.images(folder, pictures, split))
+
+
+def _from_function(spec: str, split: Split) -> Raw:
+    value = call(spec, (split,), DataError)
+    if isinstance(value, Examples):
+        return Raw(value.x, value.y, value.classes)
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return Raw(np.asarray(value[0]), np.asarray(value[1]), None)
+    raise DataError(
+        f'"{spec}" must return (x, y) or common.datasets.Examples; it returned {type(value).__name__}'
+    )
+
+
+def _from_npz(path: Path, split: Split) -> Raw:
+    x, y = _NPZ_NAMES[split]
+    if not path.is_file():
+        raise DataError(f'data "{path}": there is no such file')
+    try:
+        # Never pickles: an object array in the file raises ValueError.
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in (x, y, "classes") if name in file}
+            known = ", ".join(file)
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a readable .npz file of numbers ({type(error).__name__})") from error
+    for name in (x, y):
+        if name not in arrays:
+            raise DataError(f'{path} has no array "{name}" for the {split} split; it has {known or "none"}')
+    return Raw(arrays[x], arrays[y], _named_classes(path, arrays.get("classes")))
+
+
+def _named_classes(path: Path, value: Array | None) -> int | None:
+    if value is None:
+        return None
+    if value.shape != () or value.dtype.kind not in "iu":
+        raise DataError(f'{path}: "classes" must be one integer; it is {value.dtype} of shape {value.shape}')
+    return int(value)
+
+
+def _examples(spec: str, split: Split, raw: Raw) -> Examples:
+    """What a source holds, checked."""
+    where = f"{spec}, {split}"
+    x, y = _inputs(where, raw.x), _labels(where, raw.y)
+    if len(x) != len(y):
+        raise DataError(f"{where}: x and y must have equally many rows; they have {len(x)} and {len(y)}")
+    classes = _count_classes(spec, split, y) if raw.classes is None else raw.classes
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise DataError(f"{where}: labels must lie in 0..{classes - 1}; found {low if low < 0 else high}")
+    return Examples(x, y, classes)
+
+
+def _count_classes(spec: str, split: Split, y: Rows) -> int:
+    return int(y.max()) + 1 if split == "train" else load(spec, "train").classes
+
+
+def _inputs(where: str, x: Array) -> Array:
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise DataError(f"{where}: x must hold uint8 or floating-point numbers; it has type {x.dtype}")
+    if x.ndim not in (2, 4):
+        shapes = "(n, features) or (n, channels, height, width)"
+        raise DataError(f"{where}: x must have the shape {shapes}; it has {x.shape}")
+    if x.size == 0:
+        raise DataError(f"{where}: there are no examples; x has the shape {x.shape}")
+    channels_last = x.ndim == 4 and x.shape[3] <= 4 < x.shape[1]
+    x = np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels_last else x)
+    return x if x.dtype == np.uint8 else _finite_floats(where, x)
+
+
+def _finite_floats(where: str, x: Array) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused
+        x = x.astype(np.float32, copy=False)
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise DataError(f"{where}: x must be finite as float32; row {row} has a NaN or infinite number")
+    return x
+
+
+def _labels(where: str, y: Array) -> Rows:
+    if y.dtype.kind not in "iu":
+        raise DataError(f"{where}: labels must be integers; they have type {y.dtype}")
+    if y.ndim != 1 or len(y) == 0:
+        raise DataError(f"{where}: y must have the shape (n,) with n > 0; it has {y.shape}")
+    return y.astype(np.int64, copy=False)

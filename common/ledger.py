@@ -1,0 +1,227 @@
+"""The ledger of a run: one append-only JSON line for each thing that happened.
+
+``ledger.jsonl`` begins with a header (resolved configuration, versions, model, nodes), then holds, for
+each round, one line a node and one line for the round, and ends with an end line. Every line is written
+whole and flushed, so that a killed server leaves everything up to its last full line. Scores, weights
+and reasons all stand here: whatever a report shows is computed from this file alone.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from common.config import Value
+from common.errors import DataError
+
+FORMAT = 1
+
+Status = Literal["accepted", "quarantined", "error", "missing"]
+Outcome = Literal["completed", "completed-degraded", "failed", "stopped"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="ignore",
+        frozen=True,
+        ser_json_inf_nan="null",
+    )
+
+
+class ModelCard(_Record):
+    """The model of a run."""
+
+    name: str
+    parameters: int
+    tensors: int
+    filtered_tensors: int  # how many of them the nodes' gradient filter changes
+    head: str  # name of the head's weight
+    head_shape: tuple[int, ...]
+
+
+class NodeCard(_Record):
+    """What a node said of itself when it joined."""
+
+    name: str
+    examples: int  # training rows, repeats included
+    classes: int
+    input_shape: tuple[int, ...]
+    fingerprint: str  # hash of the rows it trains on
+    device: str
+    versions: dict[str, str]
+
+
+class Header(_Record):
+    """The first line: what was run, on what."""
+
+    kind: Literal["header"] = "header"
+    format: int = FORMAT
+    run_id: str
+    folder: str
+    time: str  # ISO 8601, UTC
+    config: dict[str, Value]
+    versions: dict[str, str]  # specfed, flwr, torch, numpy, python
+    model: ModelCard
+    nodes: tuple[NodeCard, ...]  # those present at the start, by name
+    eval_fingerprint: str = ""  # of the server's test data, if it has any
+
+
+class Joined(_Record):
+    """A node that came, came back, or was turned away after the start."""
+
+    kind: Literal["joined"] = "joined"
+    round: int
+    node: NodeCard | None = None
+    refused: str = ""  # the reason, with the node's name
+
+
+class Flag(_Record):
+    """One reason to look at a client. Advisory, never a verdict."""
+
+    test: str  # "robust-z"
+    value: float
+    threshold: float
+    text: str  # a plain sentence
+
+
+class ClientRecord(_Record):
+    """One client in one round. ``None`` means: not measured, or not for a reply of this status."""
+
+    kind: Literal["client"] = "client"
+    round: int
+    client: str
+    status: Status
+    reason: str = ""
+    examples: int | None = None
+    steps: int | None = None
+    train_loss: float | None = None  # mean over the local steps
+    loss_before: float | None = None  # of the received model on the node's own validation rows
+    accuracy_before: float | None = None
+    seconds: float | None = None  # the node's own work
+    update_norm: float | None = None
+    signals: dict[str, float | None] = Field(default_factory=dict)  # "entropy", "alignment"
+    score: float | None = None
+    score_std: float | None = None  # square root of the Kalman variance
+    weight: float | None = None
+    flags: tuple[Flag, ...] = ()
+
+
+class RoundRecord(_Record):
+    """One round."""
+
+    kind: Literal["round"] = "round"
+    round: int
+    rounds: int
+    sampled: int
+    accepted: int
+    moved: bool  # False: too few usable replies, the model stayed as it was
+    reason: str = ""  # why it did not move, or which fallback gave the weights
+    accuracy: float | None = None  # of the new model; 0..1
+    loss: float | None = None
+    evaluated_on: Literal["server", "nodes", "none"] = "none"
+    noise: dict[str, float] = Field(default_factory=dict)  # the filter's variance of each signal
+    seconds: float
+    elapsed: float  # since the run began
+
+
+class Suspect(_Record):
+    """A client that the whole run gives reason to look at."""
+
+    client: str
+    text: str
+
+
+class End(_Record):
+    """The last line."""
+
+    kind: Literal["end"] = "end"
+    status: Outcome
+    reason: str = ""
+    error: str = ""  # class of the error that ended it, "" if none did
+    rounds: int
+    seconds: float
+    accuracy: float | None = None
+    loss: float | None = None
+    suspects: tuple[Suspect, ...] = ()
+
+
+Record = Annotated[Header | Joined | ClientRecord | RoundRecord | End, Field(discriminator="kind")]
+_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+def parse(line: str) -> Record:
+    """One line of a ledger as a record. Raises DataError if it is not one."""
+    try:
+        return _RECORD.validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"not a ledger line ({error.errors()[0]['msg']}): {line[:80]!r}") from None
+
+
+class LedgerWriter:
+    """Appends records to a ledger, each one a line that is on its way to disk when ``write`` returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path`` for appending; a torn last line, left by a killed server, is cut off first."""
+        _cut_torn_line(path)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+
+    def write(self, record: Record) -> None:
+        """Append one record."""
+        self._file.write(record.model_dump_json(by_alias=True) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush to the disk itself and close."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read(path: Path) -> Iterator[Record]:
+    """All records of a ledger in order. A last line without its newline is not a line yet.
+
+    Raises DataError if the file is missing or a full line in it is not a record.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"no ledger at {path}: {error.strerror}") from None
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            yield parse(line)
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+
+
+def rewind(path: Path, round_: int) -> None:
+    """Drop what a ledger says of rounds after ``round_``, and how it ended: a resumed run says it anew."""
+    kept = [r for r in read(path) if not isinstance(r, End) and (isinstance(r, Header) or r.round <= round_)]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text("".join(r.model_dump_json(by_alias=True) + "\n" for r in kept), encoding="utf-8")
+    partial.replace(path)
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    whole = path.read_bytes()
+    keep = whole.rfind(b"\n") + 1
+    if keep < len(whole):
+        with path.open("r+b") as file:
+            file.truncate(keep)
+
+
+def to_json(value: object) -> str:
+    """Stable JSON for files that people read: sorted keys, two spaces."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,95 @@
+"""The wire between server and nodes: what a message holds and how tensors travel.
+
+==========  =====================  =============================================================
+direction   record                 content
+==========  =====================  =============================================================
+to a node   ``arrays``             the global model's parameters, by name
+            ``buffers``            its buffers (BatchNorm statistics and the like), by name
+            ``config``             round, learning rate, input shape, classes, the node's name
+from a node ``update``             trained minus received parameters, by name
+            ``buffers``            its buffers after training
+            ``metrics``            ``num-examples``, ``steps``, losses, seconds, drift numbers
+==========  =====================  =============================================================
+
+Parameters and buffers are apart because only parameters are filtered, scored and drifted; integer
+buffers stay integers. Tensors travel as Flower arrays: no pickle, and nothing that names a class.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from common.errors import SpecfedError
+from common.ledger import NodeCard
+from common.params import Arrays
+
+ARRAYS, BUFFERS, CONFIG, UPDATE, METRICS, CARD = "arrays", "buffers", "config", "update", "metrics", "card"
+HELLO = "query.hello"
+ERROR_CODE = 100  # ours; Flower's own are below
+
+
+def pack(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
+    """Named arrays as a Flower record."""
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def unpack(record: ArrayRecord) -> Arrays:
+    """A Flower record as named arrays, with the shapes and types that were really sent.
+
+    Raises ValueError for bytes that are not a plain numpy array.
+    """
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def card_record(card: NodeCard) -> ConfigRecord:
+    """A node's card as a Flower record."""
+    return ConfigRecord({"json": card.model_dump_json(by_alias=True)})
+
+
+def read_card(record: ConfigRecord) -> NodeCard:
+    """A node's card from a Flower record. Raises ValueError if it is not one."""
+    return NodeCard.model_validate_json(str(record["json"]))
+
+
+def refusal(message: Message, error: Exception) -> Message:
+    """The reply to a message that could not be carried out.
+
+    Our own errors are sent with their sentence, which never quotes data. Of any other error only its
+    class and where it was raised leave the node, because its text might hold a patient's name.
+    """
+    reason = f"{type(error).__name__}: {error}" if isinstance(error, SpecfedError) else _location(error)
+    return Message(Error(ERROR_CODE, reason), reply_to=message)
+
+
+def _location(error: Exception) -> str:
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno} {code.co_name}")
+        traceback = traceback.tb_next
+    return f"{type(error).__name__} at {' < '.join(reversed(frames[-4:]))} (its text stays in the node's log)"
+
+
+__all__ = [
+    "ARRAYS",
+    "BUFFERS",
+    "CARD",
+    "CONFIG",
+    "HELLO",
+    "METRICS",
+    "UPDATE",
+    "ArrayRecord",
+    "ConfigRecord",
+    "Context",
+    "Message",
+    "MetricRecord",
+    "RecordDict",
+    "card_record",
+    "pack",
+    "read_card",
+    "refusal",
+    "unpack",
+]

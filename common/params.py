@@ -1,0 +1,70 @@
+"""Algebra on named tensors: the only place that loops over a model's parameters.
+
+``Params`` maps parameter names to torch tensors (nodes), ``Arrays`` to numpy arrays (wire and server).
+No function changes its arguments.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Params = dict[str, Tensor]
+Arrays = dict[str, NDArray[np.generic]]
+ParamsFilter = Callable[[Params], Params]
+
+
+def trainable(model: nn.Module) -> Params:
+    """The model's parameters that take a gradient, by name, in the model's order. Tied ones stand once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def carried(model: nn.Module) -> Params:
+    """What else belongs to the model's state: persistent buffers (BatchNorm statistics, counters) and frozen
+    parameters, by name. They travel beside the parameters and stay out of filters and scores."""
+    persistent = model.state_dict(keep_vars=True)
+    buffers = {name: b for name, b in model.named_buffers() if name in persistent}
+    return buffers | {name: p for name, p in model.named_parameters() if not p.requires_grad}
+
+
+def add(a: Params, b: Params) -> Params:
+    """``a + b``, tensor by tensor."""
+    return {name: x + b[name] for name, x in a.items()}
+
+
+def sub(a: Params, b: Params) -> Params:
+    """``a - b``, tensor by tensor."""
+    return {name: x - b[name] for name, x in a.items()}
+
+
+def scale(factor: float, a: Params) -> Params:
+    """``factor * a``, tensor by tensor."""
+    return {name: factor * x for name, x in a.items()}
+
+
+def copy_of(a: Mapping[str, Tensor]) -> Params:
+    """The same values in memory of their own, cut off from any graph."""
+    return {name: x.detach().clone() for name, x in a.items()}
+
+
+def to_arrays(a: Mapping[str, Tensor]) -> Arrays:
+    """The same values as numpy arrays in host memory."""
+    return {name: x.detach().cpu().numpy() for name, x in a.items()}
+
+
+def load_into(target: Mapping[str, Tensor], arrays: Arrays) -> None:
+    """Copy ``arrays`` into the tensors of the same names, whatever device they are on."""
+    with torch.no_grad():
+        for name, tensor in target.items():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
+
+
+def norm(arrays: Arrays) -> float:
+    """The L2 norm over all arrays together, accumulated in float64."""
+    return float(np.sqrt(sum(float(np.vdot(x64, x64)) for x64 in map(_float64, arrays.values()))))
+
+
+def _float64(x: NDArray[np.generic]) -> NDArray[np.float64]:
+    return np.asarray(x, dtype=np.float64).ravel()

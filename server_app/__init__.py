@@ -1,0 +1,1 @@
+"""The operator's side of a run: rounds, evaluation, the run folder and its report."""

@@ -1,0 +1,351 @@
+"""The Flower ServerApp: gather nodes, run the rounds, keep the books.
+
+A run always ends with a line in its ledger: ``completed``, ``completed-degraded`` (something was missing or
+quarantined on the way) or ``failed`` with the reason. It needs at least one round that moved the model.
+"""
+
+import logging
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import torch
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from common import filters, models
+from common.config import RunConfig
+from common.datasets import Examples, fingerprint, load
+from common.devices import resolve
+from common.errors import DataError, RunFailed, SpecfedError
+from common.evaluation import evaluate
+from common.ledger import (
+    ClientRecord,
+    End,
+    Flag,
+    Header,
+    ModelCard,
+    NodeCard,
+    Outcome,
+    Record,
+    RoundRecord,
+    Suspect,
+    read,
+)
+from common.messages import (
+    ARRAYS,
+    BUFFERS,
+    CONFIG,
+    METRICS,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    pack,
+    unpack,
+)
+from common.params import Arrays, carried, load_into, norm, to_arrays, trainable
+from server_app.folder import RunFolder, load_state, open_folder
+from server_app.report import write_report
+from server_app.roster import Roster
+from strategies import presets
+from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState, Verdict
+
+log = logging.getLogger("flwr")
+app = ServerApp()
+
+LEDGER_MARK = "specfed-ledger "  # before each ledger line in the log, for those who follow from elsewhere
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run, from its configuration to its end line and report.
+
+    Raises a SpecfedError, after the books are closed, if the run failed.
+    """
+    config = RunConfig.read(context.run_config, "the run configuration")
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    with open_folder(config, context.run_id) as folder:
+        run = _Run(PollingGrid(grid).as_grid(), config, folder)
+        try:
+            run.federate()
+        except BaseException as error:
+            run.close(error)
+            raise
+        run.close(None)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model is worth, and on whose data."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+    on: str = "none"
+
+
+class _Run:
+    """The state of the run that this process carries out."""
+
+    def __init__(self, grid: Grid, config: RunConfig, folder: RunFolder) -> None:
+        self.grid, self.config, self.folder = grid, config, folder
+        self.roster = Roster(config.wait_timeout)
+        self.test = load(config.eval_data, "test") if config.eval_data else None
+        self.device = resolve(config.device)
+        self.started = time.monotonic()
+        self.rounds_done = 0
+        self.score = Score()
+
+    def federate(self) -> None:
+        """All rounds. Raises SpecfedError if the run cannot go on."""
+        cards = self.roster.gather(self.grid, self.config.min_nodes)
+        shape, classes = cards[0].input_shape, cards[0].classes
+        model = models.build(self.config.model, shape, classes, self.config.seed)
+        head = models.resolve_head(model, classes, self.config.head)
+        arrays, state = to_arrays(trainable(model)), StrategyState(to_arrays(carried(model)))
+        if self.config.resume:
+            checkpoint, state = load_state(self.folder.path)
+            self.rounds_done, arrays = checkpoint.round, checkpoint.model
+            self.started -= float(checkpoint.state["clock"]["elapsed"])
+            if self.rounds_done >= self.config.rounds:
+                raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")
+        else:
+            self._write(self._header(model, head, cards))
+        if self.test is not None and (self.test.classes, self.test.input_shape) != (classes, shape):
+            raise DataError(
+                f"eval-data {self.config.eval_data} has {self.test.classes} classes and inputs of "
+                f"{self.test.input_shape}; the nodes have {classes} and {shape}"
+            )
+        strategy = RecipeStrategy(
+            presets.build(self.config),
+            head,
+            Cohort(
+                seed=self.config.seed,
+                fraction=self.config.fraction_train,
+                min_replies=self.config.min_replies,
+                timeout=self.config.round_timeout,
+                max_failed_rounds=self.config.max_failed_rounds,
+                max_examples=self.config.max_examples,
+            ),
+            self.roster.present,
+            lambda number: self._order(number, shape, classes),
+            state,
+            self.rounds_done,
+        )
+        model.to(self.device)
+
+        def after_round(server_round: int, current: ArrayRecord) -> MetricRecord | None:
+            if server_round > 0 and strategy.last is not None:
+                self._after_round(strategy.last, unpack(current), strategy.state, model)
+                strategy.check_quorum()
+            return None
+
+        result = strategy.start(
+            self.grid,
+            pack(arrays),
+            num_rounds=self.config.rounds - self.rounds_done,
+            timeout=self.config.round_timeout + SLACK,
+            evaluate_fn=after_round,
+        )
+        if not result.arrays:
+            raise RunFailed("no round had enough usable replies: the model is the one it began with")
+        if self.test is None:
+            self.score = self._ask_nodes(result.arrays, strategy.state, shape, classes)
+
+    def close(self, error: BaseException | None) -> None:
+        """Write the end line and the report."""
+        records = list(read(self.folder.path / "ledger.jsonl"))
+        end = End(
+            status=_status(error, records),
+            reason=_reason(error),
+            error="" if error is None else type(error).__name__,
+            rounds=self.rounds_done,
+            seconds=self._elapsed(),
+            accuracy=self.score.accuracy,
+            loss=self.score.loss,
+            suspects=_suspects(records),
+        )
+        self._write(end)
+        if any(isinstance(r, Header) for r in records):
+            write_report(self.folder.path)
+
+    def _after_round(self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module) -> None:
+        load_into(trainable(model), arrays)
+        load_into(carried(model), state.buffers)
+        self.rounds_done = result.number
+        self.score = self._evaluate(model, result)
+        for joined in self.roster.take_news():
+            self._write(joined)
+        for record in client_records(result):
+            self._write(record)
+        outcome = result.outcome
+        record = RoundRecord(
+            round=result.number,
+            rounds=self.config.rounds,
+            sampled=len(result.verdicts),
+            accepted=len(result.accepted),
+            moved=outcome is not None,
+            reason=result.reason,
+            accuracy=self.score.accuracy,
+            loss=self.score.loss,
+            evaluated_on=self.score.on,  # type: ignore[arg-type]
+            noise=dict(outcome.scores.noise) if outcome and outcome.scores else {},
+            seconds=result.seconds,
+            elapsed=self._elapsed(),
+        )
+        self._write(record)
+        self.folder.record(record)
+        if outcome is not None:
+            clients = [reply.client for reply in result.accepted]
+            weights = dict(zip(clients, outcome.weights.tolist(), strict=True))
+            self.folder.record_clients(result.number, "weight", weights)
+        clock = {"elapsed": self._elapsed()}
+        self.folder.save_round(result.number, arrays, state, clock, self.config.keep_checkpoints)
+
+    def _evaluate(self, model: nn.Module, result: RoundResult) -> Score:
+        if self.test is not None:
+            metrics = evaluate(model, self.test, self.device)
+            return Score(metrics.accuracy, metrics.loss, "server")
+        # The nodes tested the model that this round began with.
+        said = [(r.metrics, r.metrics.get("validation-examples", 0.0)) for r in result.accepted]
+        return _pooled([(m["accuracy-before"], m["loss-before"], n) for m, n in said if n > 0])
+
+    def _ask_nodes(
+        self, arrays: ArrayRecord, state: StrategyState, shape: tuple[int, ...], classes: int
+    ) -> Score:
+        """The last model on the validation rows of the nodes that have some."""
+        content = {ARRAYS: arrays, BUFFERS: pack(state.buffers)}
+        order = self._order(self.rounds_done, shape, classes)
+        messages = [
+            Message(RecordDict({**content, CONFIG: order}), node, "evaluate", ttl=self.config.round_timeout)
+            for node in self.roster.look(self.grid, self.rounds_done).values()
+        ]
+        replies = self.grid.send_and_receive(messages, timeout=self.config.round_timeout + SLACK)
+        metrics = [r.content.metric_records[METRICS] for r in replies if r.has_content()]
+        numbers = [{k: float(v) for k, v in m.items() if isinstance(v, int | float)} for m in metrics]
+        return _pooled([(m["accuracy"], m["loss"], m["num-examples"]) for m in numbers])
+
+    def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
+        rate = self.config.learning_rate * self.config.lr_decay ** (number - 1)
+        return ConfigRecord(
+            {"round": number, "learning-rate": rate, "input-shape": list(shape), "classes": classes}
+        )
+
+    def _header(self, model: nn.Module, head: models.Head, cards: tuple[NodeCard, ...]) -> Header:
+        shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
+        config = self.config
+        changed = filters.filtered_names(config.filter, config.filter_ratio, config.filter_min_ndim, shapes)
+        return Header(
+            run_id=self.folder.path.name,
+            folder=str(self.folder.path),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            config=config.as_dict(),
+            versions=_versions(),
+            model=ModelCard(
+                name=config.model,
+                parameters=models.count_parameters(model),
+                tensors=len(shapes),
+                filtered_tensors=len(changed),
+                head=head.weight,
+                head_shape=head.shape,
+            ),
+            nodes=cards,
+            eval_fingerprint="" if self.test is None else fingerprint(self.test),
+        )
+
+    def _write(self, record: Record) -> None:
+        self.folder.ledger.write(record)
+        log.info("%s%s", LEDGER_MARK, record.model_dump_json(by_alias=True))
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+
+def client_records(result: RoundResult) -> list[ClientRecord]:
+    """A round's lines for the ledger, one a client, in the order of their names."""
+    position = {reply.client: i for i, reply in enumerate(result.accepted)}
+    return [_client_record(result, verdict, position.get(verdict.client)) for verdict in result.verdicts]
+
+
+def _client_record(result: RoundResult, verdict: Verdict, i: int | None) -> ClientRecord:
+    base = ClientRecord(
+        round=result.number, client=verdict.client, status=verdict.status, reason=verdict.reason
+    )
+    reply, outcome = verdict.reply, result.outcome
+    if reply is None:
+        return base
+    said = reply.metrics
+    told = {
+        "examples": reply.examples,
+        "steps": int(said["steps"]) if "steps" in said else None,
+        "train_loss": said.get("train-loss"),
+        "loss_before": said.get("loss-before"),
+        "accuracy_before": said.get("accuracy-before"),
+        "seconds": said.get("seconds"),
+        "update_norm": norm(reply.update),
+    }
+    if outcome is None or i is None:
+        return base.model_copy(update=told)
+    scores = outcome.scores
+    flag = result.flags.get(verdict.client)
+    found = {
+        "signals": {name: float(values[i]) for name, values in outcome.signals.items()},
+        "score": None if scores is None else float(scores.values[i]),
+        "score_std": None if scores is None or scores.std is None else float(scores.std[i]),
+        "weight": float(outcome.weights[i]),
+        "flags": () if flag is None else (flag,),
+    }
+    return base.model_copy(update=told | found)
+
+
+def _pooled(parts: list[tuple[float, float, float]]) -> Score:
+    """(accuracy, loss, examples) of several nodes as one score, weighted by examples."""
+    total = sum(n for _, _, n in parts)
+    if total <= 0:
+        return Score()
+    return Score(sum(a * n for a, _, n in parts) / total, sum(x * n for _, x, n in parts) / total, "nodes")
+
+
+def _status(error: BaseException | None, records: list[Record]) -> Outcome:
+    if isinstance(error, Exception):
+        return "failed"
+    if error is not None:
+        return "stopped"
+    clients = all(r.status == "accepted" for r in records if isinstance(r, ClientRecord))
+    rounds = all(r.moved for r in records if isinstance(r, RoundRecord))
+    return "completed" if clients and rounds else "completed-degraded"
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    if isinstance(error, SpecfedError):
+        return str(error)
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}: {error}"
+    return "stopped before its last round"
+
+
+def _suspects(records: list[Record]) -> tuple[Suspect, ...]:
+    """Clients that were flagged, with the latest evidence."""
+    flagged: dict[str, list[tuple[int, Flag]]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, ClientRecord):
+            flagged[record.client] += [(record.round, flag) for flag in record.flags]
+    return tuple(
+        Suspect(client=client, text=f"{found[-1][1].text}; flagged in {len(found)} rounds, last in {found[-1][0]}")
+        for client, found in sorted(flagged.items())
+        if found
+    )
+
+
+def _versions() -> Mapping[str, str]:
+    names = ("flwr", "torch", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -1,0 +1,120 @@
+"""The run folder: everything a run leaves behind, in one place.
+
+    runs/<run-id>/config.json          the resolved configuration
+                  ledger.jsonl         what happened, line by line
+                  checkpoints/         the last rounds, each whole
+                  model.safetensors    the latest model: parameters and buffers
+                  tensorboard/         events
+                  report.html          the report, with report.json and report.csv
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from common import checkpoint
+from common.config import RunConfig
+from common.errors import ConfigError, DataError
+from common.ledger import LedgerWriter, RoundRecord, rewind, to_json
+from common.params import Arrays
+from strategies.flower import StrategyState
+from strategies.free_rider import History
+from strategies.recipe import RecipeState
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+RUNS, RUN_ID = "SPECFED_RUNS", "SPECFED_RUN_ID"  # set by whoever starts the server
+
+
+class RunFolder:
+    """Writes a run's files. Names, not formats: those are in ``common.ledger`` and ``common.checkpoint``."""
+
+    def __init__(self, path: Path, ledger: LedgerWriter, events: "SummaryWriter | None") -> None:
+        self.path, self.ledger, self._events = path, ledger, events
+
+    def save_round(
+        self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
+    ) -> None:
+        """Checkpoint a round, and make its model the run's model."""
+        saved = {"recipe": asdict(state.recipe), "history": dict(state.history), "clock": clock}
+        checkpoint.save(
+            self.path / "checkpoints", checkpoint.Checkpoint(round_, arrays, state.buffers, saved), keep
+        )
+        checkpoint.save_arrays(self.path / "model.safetensors", {**arrays, **state.buffers})
+
+    def record(self, round_: RoundRecord) -> None:
+        """Write a round's numbers as TensorBoard events."""
+        if self._events is None:
+            return
+        values = {"accuracy": round_.accuracy, "loss": round_.loss, "accepted": float(round_.accepted)}
+        for name, value in values.items():
+            if value is not None:
+                self._events.add_scalar(name, value, round_.round)
+
+    def record_clients(self, round_: int, name: str, values: dict[str, float]) -> None:
+        """Write one number a client as TensorBoard events."""
+        if self._events is not None:
+            for client, value in values.items():
+                self._events.add_scalar(f"{name}/{client}", value, round_)
+
+
+@contextmanager
+def open_folder(config: RunConfig, flower_run: int) -> Iterator[RunFolder]:
+    """The folder of a new run, or of the run to resume, open for writing.
+
+    Raises ConfigError if it cannot be made, exists already, or is not there to resume.
+    """
+    root = Path(os.environ.get(RUNS, "runs")).resolve()
+    path = root / (config.resume or new_run_id(config.run_name, flower_run))
+    if config.resume and not (path / "ledger.jsonl").is_file():
+        raise ConfigError(f'no run "{config.resume}" to resume in {root}')
+    try:
+        path.mkdir(parents=True, exist_ok=bool(config.resume))
+        (path / "config.json").write_text(to_json(config.as_dict()), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"the run folder {path} exists already") from None
+    except OSError as error:
+        raise ConfigError(f"the run folder {path} cannot be written: {error.strerror}") from None
+    if config.resume:
+        rewind(path / "ledger.jsonl", checkpoint.load_latest(path / "checkpoints").round)
+    events = _events(path) if config.tensorboard else None
+    with LedgerWriter(path / "ledger.jsonl") as ledger:
+        try:
+            yield RunFolder(path, ledger, events)
+        finally:
+            if events is not None:
+                events.close()  # type: ignore[no-untyped-call]
+
+
+def new_run_id(name: str, flower_run: int) -> str:
+    """``2026-12-01-NAME-7f3a``: the day, the run's name, and the end of Flower's run id."""
+    given = os.environ.get(RUN_ID)
+    if given:
+        return given
+    mark = f"{flower_run:04x}"[-4:] if flower_run > 0xFFFF else secrets.token_hex(2)
+    return f"{datetime.now(UTC):%Y-%m-%d}-{name or 'run'}-{mark}"
+
+
+def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
+    """The latest checkpoint of a run folder and the strategy's state in it."""
+    latest = checkpoint.load_latest(path / "checkpoints")
+    try:
+        recipe = TypeAdapter(RecipeState).validate_python(latest.state["recipe"])
+        history = TypeAdapter(History).validate_python(latest.state["history"])
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
+    return latest, StrategyState(latest.buffers, recipe, history)
+
+
+def _events(path: Path) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(path / "tensorboard"))  # type: ignore[no-untyped-call]

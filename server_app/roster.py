@@ -1,0 +1,130 @@
+"""Who is there: nodes by their stable names, and whether their data fit together."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from flwr.serverapp import Grid
+
+from common.errors import DataError, RunFailed
+from common.ledger import Joined, NodeCard
+from common.messages import CARD, HELLO, Message, RecordDict, read_card
+
+log = logging.getLogger("flwr")
+
+PAUSE = 0.5  # seconds between two looks at the list of nodes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A node's answer to hello: its card, or why it has none."""
+
+    card: NodeCard | None = None
+    problem: str = ""
+
+
+class Roster:
+    """The nodes of a run. A node is known by its name, whatever id Flower gives it.
+
+    A node that comes back under its name takes its place again. A second node under a name that is in
+    use is refused, and so is one whose data have another shape or number of classes than the run's.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout  # seconds to wait for nodes, and for an answer to hello
+        self.cards: dict[str, NodeCard] = {}  # by name; all that ever belonged to the run
+        self.news: list[Joined] = []  # since they were last taken
+        self._ids: dict[str, int] = {}  # name -> node id
+        self._refused: dict[int, str] = {}  # node id -> reason
+
+    def gather(self, grid: Grid, min_nodes: int) -> tuple[NodeCard, ...]:
+        """Wait until ``min_nodes`` nodes have said hello; their cards by name.
+
+        Raises RunFailed when time is up, and DataError when the first nodes' data do not fit together;
+        both say what is wrong with which node.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            present = self.look(grid, 0)
+            self._check_data()
+            if len(present) >= min_nodes:
+                return tuple(self.cards[name] for name in sorted(present))
+            if time.monotonic() >= deadline:
+                raise RunFailed(self._too_few(len(present), min_nodes))
+            time.sleep(PAUSE)
+
+    def look(self, grid: Grid, round_: int) -> dict[str, int]:
+        """The nodes that are online now, name -> Flower's node id, after greeting the new ones."""
+        online = set(grid.get_node_ids())
+        strangers = sorted(online - set(self._ids.values()) - self._refused.keys())
+        for node_id, answer in self._greet(grid, strangers).items():
+            self._admit(node_id, answer, online, round_)
+        return {name: node_id for name, node_id in sorted(self._ids.items()) if node_id in online}
+
+    def present(self, grid: Grid, round_: int) -> dict[str, int]:
+        """As ``look``, but waits until there is a node at all. Raises RunFailed when time is up."""
+        deadline = time.monotonic() + self.timeout
+        while not (nodes := self.look(grid, round_)):
+            if time.monotonic() >= deadline:
+                raise RunFailed(f"all nodes are gone, and none came back within {self.timeout:g} s")
+            time.sleep(PAUSE)
+        return nodes
+
+    def take_news(self) -> list[Joined]:
+        """What happened to nodes since the last call."""
+        news, self.news = self.news, []
+        return news
+
+    def _greet(self, grid: Grid, node_ids: list[int]) -> dict[int, Answer]:
+        if not node_ids:
+            return {}
+        messages = [Message(RecordDict(), i, HELLO, ttl=self.timeout) for i in node_ids]
+        replies = list(grid.send_and_receive(messages, timeout=self.timeout))
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        return {node_of[r.metadata.reply_to_message_id]: _answer(r) for r in replies}
+
+    def _admit(self, node_id: int, answer: Answer, online: set[int], round_: int) -> None:
+        problem, card = answer.problem, answer.card
+        if card is not None:
+            problem = self._conflict(card, online, round_)
+        if card is None or problem:
+            self._refused[node_id] = problem
+            log.warning("node refused: %s", problem)
+            self.news.append(Joined(round=round_, refused=problem))
+            return
+        if round_ > 0:
+            self.news.append(Joined(round=round_, node=card))
+        self.cards[card.name], self._ids[card.name] = card, node_id
+
+    def _conflict(self, card: NodeCard, online: set[int], round_: int) -> str:
+        if self._ids.get(card.name) in online:
+            return f'a second node called "{card.name}"; each site needs a name of its own'
+        if round_ == 0 or not self.cards:
+            return ""
+        model = next(iter(self.cards.values()))
+        if (card.classes, card.input_shape) != (model.classes, model.input_shape):
+            return f"{_shape(card)}, but the run is for {_shape(model)}"
+        return ""
+
+    def _check_data(self) -> None:
+        cards = sorted(self.cards.values(), key=lambda card: card.name)
+        for card in cards[1:]:
+            if (card.classes, card.input_shape) != (cards[0].classes, cards[0].input_shape):
+                raise DataError(f"the nodes' data do not fit together: {_shape(cards[0])}, but {_shape(card)}")
+
+    def _too_few(self, there: int, needed: int) -> str:
+        text = f"{there} of {needed} nodes (min-nodes) were there within {self.timeout:g} s"
+        return f"{text}; refused: {'; '.join(self._refused.values())}" if self._refused else text
+
+
+def _answer(reply: Message) -> Answer:
+    if reply.has_error():
+        return Answer(problem=reply.error.reason or f"Flower error {reply.error.code}")
+    try:
+        return Answer(card=read_card(reply.content.config_records[CARD]))
+    except (KeyError, ValueError) as error:
+        return Answer(problem=f"a node's answer to hello is not one of this version of specfed: {error}")
+
+
+def _shape(card: NodeCard) -> str:
+    return f"{card.name} has {card.classes} classes and inputs of {'x'.join(map(str, card.input_shape))}"

@@ -1,0 +1,280 @@
+"""The one Flower strategy: it moves messages; the arithmetic is the recipe's.
+
+Flower's own ``Strategy.start`` is the loop over rounds. Flower's FedAvg would let one bad reply end a run,
+average NaN in, wait for ever for a node, and not notice a node that never answered; this strategy
+admits replies one by one, knows whom it asked, and gives every round a deadline.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast, final
+
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from common.errors import RunFailed
+from common.ledger import Flag, Status
+from common.messages import (
+    ARRAYS,
+    BUFFERS,
+    CONFIG,
+    ERROR_CODE,
+    METRICS,
+    UPDATE,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+    pack,
+    unpack,
+)
+from common.models import Head
+from common.params import Arrays
+from common.seeding import stream
+from strategies.admission import Inadmissible, Schema, admit
+from strategies.free_rider import FreeRiderTest, History
+from strategies.recipe import Outcome, Recipe, RecipeState
+from strategies.round import Reply, Round
+
+log = logging.getLogger("flwr")
+
+UNAVAILABLE = (3, 4, 5)  # Flower's codes for a message that expired or a node that went away
+SLACK = 5.0  # seconds after the deadline in which Flower's own error replies still arrive
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one client's turn in a round."""
+
+    client: str
+    status: Status
+    reason: str = ""
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """All there is to know of a round after it."""
+
+    number: int
+    verdicts: tuple[Verdict, ...]  # in the order of the clients' names
+    seconds: float
+    outcome: Outcome | None = None  # None: too few usable replies, the model stayed as it was
+    flags: dict[str, Flag] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def accepted(self) -> tuple[Reply, ...]:
+        """The admitted replies, in the order of the clients' names."""
+        return tuple(v.reply for v in self.verdicts if v.reply is not None)
+
+
+@dataclass(frozen=True)
+class StrategyState:
+    """What goes from round to round beside the parameters: with them, a whole checkpoint."""
+
+    buffers: Arrays
+    recipe: RecipeState = RecipeState()
+    history: History = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who trains in a round, and when a round counts."""
+
+    seed: int = 0
+    fraction: float = 1.0
+    min_replies: int = 1
+    timeout: float = 600.0
+    max_failed_rounds: int = 3
+    max_examples: int = 100_000_000
+
+    def sample(self, names: Sequence[str], round_: int) -> list[str]:
+        """The names of a round's clients, sorted: the same for the same seed, round and set of names."""
+        count = max(1, math.ceil(self.fraction * len(names)))
+        if count >= len(names):
+            return sorted(names)
+        chosen = stream(self.seed, "cohort", round_).choice(sorted(names), count, replace=False)
+        return sorted(str(name) for name in chosen)
+
+
+Present = Callable[[Grid, int], dict[str, int]]  # the round's nodes: stable name -> Flower's node id
+Order = Callable[[int], ConfigRecord]  # what a round's message says beside the tensors
+
+
+@final
+class RecipeStrategy(Strategy):
+    """Runs a recipe over Flower. ``last`` holds the latest round's result, ``state`` what comes next."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        head: Head,
+        cohort: Cohort,
+        present: Present,
+        order: Order,
+        state: StrategyState,
+        rounds_done: int = 0,
+    ) -> None:
+        self.recipe, self.head, self.cohort = recipe, head, cohort
+        self.present, self.order = present, order
+        self.state, self.rounds_done = state, rounds_done
+        self.last: RoundResult | None = None
+        self._turn = _Turn()
+        self._failed = 0
+
+    def summary(self) -> None:
+        """Log what the strategy is made of."""
+        signals = ", ".join(self.recipe.signals) or "none"
+        log.info("\tsignals: %s; participation: %s", signals, self.cohort.fraction)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message to each node of the round's cohort."""
+        number = self.rounds_done + server_round
+        started = time.monotonic()
+        nodes = self.present(grid, number)
+        names = self.cohort.sample(list(nodes), number)
+        content = {ARRAYS: arrays, BUFFERS: pack(self.state.buffers)}
+        order = self.order(number)
+        messages = {
+            name: Message(
+                RecordDict({**content, CONFIG: order}),
+                nodes[name],
+                "train",
+                ttl=self.cohort.timeout,
+                group_id=str(number),
+            )
+            for name in names
+        }
+        self._turn = _Turn(number, started, unpack(arrays), messages, tuple(nodes))
+        return list(messages.values())
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Admit the replies, run the recipe, and keep the round's result in ``last``.
+
+        Raises RunFailed after ``max_failed_rounds`` rounds in a row with too few usable replies.
+        """
+        turn = self._turn
+        schema = Schema.of(turn.model, self.state.buffers, self.cohort.max_examples)
+        verdicts = self._verdicts(turn, replies, schema)
+        accepted = tuple(v.reply for v in verdicts if v.reply is not None)
+        if len(accepted) < max(1, self.cohort.min_replies):
+            self._failed += 1
+            why = f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
+            self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why)
+            return None, None
+        self._failed = 0
+        round_ = Round(turn.number, turn.model, self.head, accepted)
+        recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
+        history, flags = FreeRiderTest().look(self.state.history, round_.clients, outcome.shares)
+        self.state = StrategyState(outcome.buffers, recipe_state, history)
+        self.last = RoundResult(
+            turn.number, verdicts, turn.seconds(), outcome, flags, "; ".join(outcome.notes)
+        )
+        return pack(outcome.model), MetricRecord({"accepted": len(accepted), "sampled": len(verdicts)})
+
+    def check_quorum(self) -> None:
+        """Raise RunFailed if too many rounds in a row had too few usable replies."""
+        if self._failed >= self.cohort.max_failed_rounds:
+            reasons = sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason}) if self.last else []
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            raise RunFailed(f"{self._failed} rounds in a row had too few usable replies{why}")
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: nodes test the model they receive before they train it."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def _verdicts(self, turn: "_Turn", replies: Iterable[Message], schema: Schema) -> tuple[Verdict, ...]:
+        client_of = {m.metadata.message_id: name for name, m in turn.messages.items()}
+        verdicts = {
+            name: Verdict(name, "missing", f"no reply within {self.cohort.timeout:g} s")
+            for name in turn.messages
+        }
+        for reply in replies:
+            client = client_of.get(reply.metadata.reply_to_message_id)
+            if client is not None:
+                verdicts[client] = _judge(client, reply, schema)
+        return tuple(verdicts[name] for name in sorted(verdicts))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A round between its messages and its replies."""
+
+    number: int = 0
+    started: float = 0.0
+    model: Arrays = field(default_factory=dict)
+    messages: dict[str, Message] = field(default_factory=dict)
+    known: tuple[str, ...] = ()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+def _judge(client: str, reply: Message, schema: Schema) -> Verdict:
+    if reply.has_error():
+        reason = reply.error.reason or f"Flower error {reply.error.code}"
+        status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
+        return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
+    try:
+        update = unpack(reply.content.array_records[UPDATE])
+        buffers = unpack(reply.content.array_records[BUFFERS])
+        metrics = dict(reply.content.metric_records[METRICS])
+    except KeyError as error:
+        return Verdict(client, "quarantined", f"the reply has no record {error}")
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        return Verdict(client, "quarantined", f"the reply's tensors cannot be read: {_one_line(str(error))}")
+    try:
+        return Verdict(client, "accepted", reply=admit(client, update, buffers, metrics, schema))
+    except Inadmissible as error:
+        return Verdict(client, "quarantined", str(error))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+class PollingGrid:
+    """A Flower grid whose ``send_and_receive`` looks for replies often and keeps to a deadline.
+
+    Flower's own looks every three seconds. Everything else is passed on.
+    """
+
+    def __init__(self, grid: Grid, interval: float = 0.25) -> None:
+        self._grid, self._interval = grid, interval
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """All replies that came within ``timeout`` seconds, in any order."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        sent = list(messages)  # Flower reads them twice
+        waiting = {i for i in self._grid.push_messages(sent) if i} if sent else set()
+        replies: list[Message] = []
+        while waiting:
+            for reply in self._grid.pull_messages(waiting):
+                replies.append(reply)
+                waiting.discard(reply.metadata.reply_to_message_id)
+            if not waiting or time.monotonic() >= deadline:
+                break
+            time.sleep(self._interval)
+        return replies
+
+    def as_grid(self) -> Grid:
+        """Itself, for a type checker."""
+        return cast(Grid, self)

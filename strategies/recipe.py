@@ -1,0 +1,78 @@
+"""A recipe: signals -> scorer -> weigh -> aggregate -> step. Famous names are recipes (``presets``)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from common.params import Arrays
+from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
+from strategies.round import Round, Vector
+from strategies.scorers import Scorer, Scores, ScorerState
+from strategies.server_step import ServerStep, average
+from strategies.signals import Signal
+from strategies.weighting import Weigh, shares
+
+
+@dataclass(frozen=True)
+class RecipeState:
+    """All that a recipe remembers from round to round, by client name."""
+
+    scorer: ScorerState = ScorerState()
+    weights: Mapping[str, float] = field(default_factory=dict)  # each client's last weight
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a recipe made of a round; arrays are (m,) in the order of ``round.clients``."""
+
+    model: Arrays
+    buffers: Arrays
+    signals: Mapping[str, Vector]
+    weights: Vector
+    scores: Scores | None = None
+    shares: Vector | None = None  # the scores on the simplex, also when they are only observed
+    notes: tuple[str, ...] = ()  # signals that were off, fallbacks that were taken
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one round's replies become the next model."""
+
+    weigh: Weigh
+    signals: Mapping[str, Signal] = field(default_factory=dict)
+    scorer: Scorer | None = None
+    aggregate: Aggregate = weighted_sum
+    step: ServerStep = average()
+
+    def run(self, state: RecipeState, round_: Round, known: Sequence[str]) -> tuple[RecipeState, Outcome]:
+        """One round of at least one reply. ``known`` are all clients of the federation, absent ones too."""
+        previous = _previous_weights(state, round_)
+        readings = {name: signal(round_, previous) for name, signal in self.signals.items()}
+        values = {name: reading.values for name, reading in readings.items()}
+        notes = [reading.unavailable for reading in readings.values() if reading.unavailable]
+        scorer_state, scores, parts = state.scorer, None, None
+        if self.scorer is not None:
+            scorer_state, scores = self.scorer.score(state.scorer, values, round_.clients, known)
+            parts = shares(scores.values)
+            if parts is None:
+                notes.append("the scores have no positive sum: equal weights")
+        weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
+        outcome = Outcome(
+            model=self.step(round_.model, self.aggregate(round_, weights)),
+            buffers=merged_buffers(round_, weights),
+            signals=values,
+            weights=weights,
+            scores=scores,
+            shares=parts,
+            notes=tuple(notes),
+        )
+        last = dict(zip(round_.clients, weights.tolist(), strict=True))
+        return RecipeState(scorer_state, {**state.weights, **last}), outcome
+
+
+def _previous_weights(state: RecipeState, round_: Round) -> Vector:
+    """Each client's last weight; clients that never had one get the mean of the others'."""
+    seen = [state.weights[c] for c in round_.clients if c in state.weights]
+    typical = float(np.mean(seen)) if any(seen) else 1.0
+    return np.array([state.weights.get(c, typical) if any(seen) else 1.0 for c in round_.clients])

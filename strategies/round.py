@@ -1,0 +1,61 @@
+"""One round's admitted replies: what signals, scorers and weightings read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.models import Head
+from common.params import Arrays
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client sent, checked."""
+
+    client: str  # its stable name
+    update: Arrays  # trained minus broadcast parameters
+    buffers: Arrays
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # what it said of itself, for the ledger
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round, its replies in the order of the clients' names: arrival order changes nothing."""
+
+    number: int
+    model: Arrays  # the broadcast parameters
+    head: Head
+    replies: tuple[Reply, ...]
+
+    def __post_init__(self) -> None:
+        names = [reply.client for reply in self.replies]
+        if names != sorted(set(names)):
+            raise ValueError(f"replies stand in the order of distinct client names; got {names}")
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients, (m,)."""
+        return tuple(reply.client for reply in self.replies)
+
+    @property
+    def examples(self) -> Vector:
+        """The clients' own example counts, (m,)."""
+        return np.array([reply.examples for reply in self.replies], dtype=np.float64)
+
+    def head_weights(self) -> Vector:
+        """The updates of the head's weight, (m, classes, d); kernels of a 1x1 head are flattened."""
+        rows = [np.asarray(r.update[self.head.weight], dtype=np.float64) for r in self.replies]
+        return np.stack([m.reshape(m.shape[0], -1) for m in rows])
+
+    def head_rows(self) -> Vector:
+        """The updates of the head with the bias, if it has one, as a last column, (m, classes, d + 1)."""
+        weights = self.head_weights()
+        if self.head.bias is None:
+            return weights
+        biases = np.stack([np.asarray(r.update[self.head.bias], dtype=np.float64) for r in self.replies])
+        return np.concatenate([weights, biases[:, :, None]], axis=2)

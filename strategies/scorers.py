@@ -1,0 +1,116 @@
+"""Scorers: a round's signals -> one score a client. State in, state out, by client name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from strategies.kalman import KalmanState, RankAdaptiveKalman
+from strategies.round import Vector
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scorer says of the clients that replied."""
+
+    values: Vector  # (m,), not negative
+    std: Vector | None = None  # (m,), if the scorer knows how sure it is
+    noise: Mapping[str, float] = field(default_factory=dict)  # variance it gave each signal
+
+
+@dataclass(frozen=True)
+class ScorerState:
+    """All that a scorer remembers; a checkpoint holds it whole."""
+
+    means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # signal -> client -> EMA
+    kalman: KalmanState = KalmanState()
+
+
+class Scorer(Protocol):
+    """How signals become scores."""
+
+    def score(
+        self,
+        state: ScorerState,
+        signals: Mapping[str, Vector],
+        clients: Sequence[str],
+        known: Sequence[str],
+    ) -> tuple[ScorerState, Scores]:
+        """Score ``clients`` (m,) from signals, each (m,); ``known`` are all clients of the federation."""
+
+
+@dataclass(frozen=True)
+class Ema:
+    """An exponential mean of the one signal there is: SpectralFed's score.
+
+    A client's first value counts whole, ``s <- memory s + (1 - memory) z`` afterwards. While a client has
+    no value (NaN) its mean stays; without any it scores 0.
+    """
+
+    memory: float = 0.9
+
+    def score(
+        self,
+        state: ScorerState,
+        signals: Mapping[str, Vector],
+        clients: Sequence[str],
+        known: Sequence[str],
+    ) -> tuple[ScorerState, Scores]:
+        """The smoothed signal."""
+        ((name, _),) = signals.items()
+        means, smooth = smoothed(self.memory, state.means, signals, clients)
+        return replace(state, means=means), Scores(np.nan_to_num(smooth[name]))
+
+
+@dataclass(frozen=True)
+class RankFused:
+    """Exponential means of the signals, fused by the rank-adaptive Kalman filter: SpectralFuse's score.
+
+    A lone reply is not filtered: there is nothing to rank it against.
+    """
+
+    memory: float = 0.9
+    kalman: RankAdaptiveKalman = RankAdaptiveKalman()
+
+    def score(
+        self,
+        state: ScorerState,
+        signals: Mapping[str, Vector],
+        clients: Sequence[str],
+        known: Sequence[str],
+    ) -> tuple[ScorerState, Scores]:
+        """The filter's means, with their standard deviations."""
+        means, smooth = smoothed(self.memory, state.means, signals, clients)
+        filter_state, noise = self.kalman.predict(state.kalman, known), {}
+        if len(clients) > 1:
+            filter_state, noise = self.kalman.update(filter_state, clients, smooth)
+        scores = Scores(
+            np.array([filter_state.mean[c] for c in clients]),
+            np.sqrt([filter_state.variance[c] for c in clients]),
+            noise,
+        )
+        return ScorerState(means, filter_state), scores
+
+
+def smoothed(
+    memory: float,
+    means: Mapping[str, Mapping[str, float]],
+    signals: Mapping[str, Vector],
+    clients: Sequence[str],
+) -> tuple[dict[str, dict[str, float]], dict[str, Vector]]:
+    """Exponential means a signal and client: the new table, and its values for ``clients``.
+
+    A signal that says nothing of anybody this round (all NaN) gives NaN for all: an old mean must not
+    pass for a measurement.
+    """
+    table = {name: dict(old) for name, old in means.items()}
+    now: dict[str, Vector] = {}
+    for name, values in signals.items():
+        column = table.setdefault(name, {})
+        for client, value in zip(clients, values.tolist(), strict=True):
+            if np.isfinite(value):
+                column[client] = memory * column[client] + (1 - memory) * value if client in column else value
+        silent = not np.isfinite(values).any()
+        now[name] = np.array([np.nan if silent else column.get(c, np.nan) for c in clients])
+    return table, now

@@ -1,0 +1,95 @@
+"""Von Neumann entropy: hand-computed values, invariances, and what is no entropy at all."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from strategies.signals.entropy import entropies, entropy
+from tests.strategies.rounds import entropy_by_svd, head_round
+
+SQRT3 = math.sqrt(3)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[1, 0], [0, 1]], math.log(2)),
+        ([[1, 1], [1, -1]], math.log(2)),
+        ([[2, 0], [0, 1]], 0.8 * math.log(1.25) + 0.2 * math.log(5)),  # p = 4/5, 1/5
+        ([[SQRT3, 0], [0, 1]], 0.5623351446),
+        ([[1, 0, 1], [0, 1, 1]], 0.5623351446),
+        ([[1, 0], [0, 1], [-1, -1]], 0.5623351446),
+        (np.eye(3), math.log(3)),
+        (np.diag([3, 2, 1]), 0.8304717124),
+        (np.diag([2, 1, 1]), 0.8675632285),
+        ([[1, 2], [2, 4]], 0.0),  # rank one
+        ([[1.0, 2, 3]], 0.0),  # a single row
+        (np.zeros((3, 4)), 0.0),
+        ([[1e-9, 0], [0, 1e-9]], math.log(2)),  # small, yet an update
+        ([[1e-16, 0], [0, 1e-16]], 0.0),  # trace 2e-32: no update
+        ([[1e200, 0], [0, 1e200]], math.log(2)),  # squares would overflow
+    ],
+)
+def test_entropy_of_a_matrix(matrix: object, expected: float) -> None:
+    assert entropies(np.array([matrix], dtype=np.float64))[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_rank_one_matrix_of_any_size_has_exactly_no_entropy() -> None:
+    rng = np.random.default_rng(0)
+    outer = np.stack([np.outer(rng.normal(size=10), rng.normal(size=64)) for _ in range(20)])
+    assert (entropies(outer.astype(np.float32).astype(np.float64)) < 1e-10).all()
+    assert (entropies(outer) == 0).all()
+
+
+finite = st.floats(-1e3, 1e3).map(lambda v: round(v, 6))
+
+
+@given(arrays(np.float64, st.tuples(st.just(1), st.integers(1, 6), st.integers(1, 6)), elements=finite))
+def test_entropy_is_the_definition_and_stays_in_range(m: np.ndarray) -> None:
+    value = entropies(m)[0]
+    assert value == pytest.approx(entropy_by_svd(m[0]), abs=1e-6)
+    assert 0 <= value <= math.log(min(m.shape[1:])) + 1e-9
+
+
+@given(
+    arrays(np.float64, (1, 4, 7), elements=finite),
+    st.floats(1e-3, 1e3),
+    st.integers(0, 2**32 - 1),
+)
+def test_scale_sign_transposition_and_rotation_change_nothing(m: np.ndarray, a: float, seed: int) -> None:
+    value = entropies(m)[0]
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(7, 7)))[0]
+    for same in (a * m, -5 * m, m.transpose(0, 2, 1), m @ rotation):
+        assert entropies(same)[0] == pytest.approx(value, abs=1e-6)
+
+
+def test_noise_has_the_entropy_that_random_matrix_theory_says() -> None:
+    noise = np.random.default_rng(1).normal(size=(20, 10, 64))
+    assert entropies(noise).mean() == pytest.approx(math.log(10) - 10 / (2 * 64), abs=0.01)  # Page, 1993
+
+
+def test_two_classes_turn_the_signal_off_with_a_reason() -> None:
+    reading = entropy(head_round({"a": np.eye(2, 5), "b": np.ones((2, 5))}), np.ones(2))
+    assert np.isnan(reading.values).all()
+    assert "2 x 5" in reading.unavailable
+
+
+def test_a_round_of_rank_one_or_zero_updates_turns_the_signal_off() -> None:
+    reading = entropy(head_round({"a": np.ones((3, 4)), "b": np.zeros((3, 4))}), np.ones(2))
+    assert np.isnan(reading.values).all() and "rank one" in reading.unavailable
+
+
+def test_a_zero_update_among_others_has_entropy_zero() -> None:
+    reading = entropy(head_round({"a": np.eye(3, 4), "b": np.zeros((3, 4))}), np.ones(2))
+    assert reading.unavailable == ""
+    assert reading.values == pytest.approx([math.log(3), 0.0])
+
+
+def test_one_by_one_convolution_heads_are_flattened() -> None:
+    kernel = np.arange(12.0).reshape(3, 4, 1, 1)
+    reading = entropy(head_round({"a": kernel}), np.ones(1))
+    assert reading.values[0] == pytest.approx(entropy_by_svd(kernel.reshape(3, 4)), abs=1e-9)

@@ -1,0 +1,76 @@
+"""The gate: what passes, and the sentence for each thing that does not."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from strategies.admission import Inadmissible, Schema, admit
+
+UPDATE = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+BUFFERS = {"count": np.array(3)}
+SCHEMA = Schema.of(UPDATE, BUFFERS, max_examples=1000)
+METRICS = {"num-examples": 10, "steps": 4, "train-loss": 0.5}
+
+
+def test_a_good_reply_comes_through_untouched() -> None:
+    reply = admit("a", UPDATE, BUFFERS, METRICS, SCHEMA)
+    assert reply.update is UPDATE and reply.examples == 10
+    assert reply.metrics == {"num-examples": 10.0, "steps": 4.0, "train-loss": 0.5}
+
+
+NAN = np.array([[1, 2, 3], [4, np.nan, 6]], np.float32)
+INF = np.array([np.inf, 0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("update", "buffers", "metrics", "sentence"),
+    [
+        ({"w": UPDATE["w"]}, BUFFERS, METRICS, 'update lacks "b"'),
+        ({}, BUFFERS, METRICS, 'update lacks "b" and 1 more'),
+        (UPDATE | {"evil": INF}, BUFFERS, METRICS, 'update has "evil", which the model has not'),
+        (UPDATE | {"w": np.ones((3, 2), np.float32)}, BUFFERS, METRICS, 'update "w" has shape (3, 2); it takes (2, 3)'),
+        (UPDATE | {"b": np.ones(1, np.float32)}, BUFFERS, METRICS, 'update "b" has shape (1,); it takes (2,)'),
+        (UPDATE | {"b": np.zeros(2)}, BUFFERS, METRICS, 'update "b" is float64; it takes float32'),
+        (UPDATE | {"b": np.zeros(2, int)}, BUFFERS, METRICS, 'update "b" is int64; it takes float32'),
+        (UPDATE | {"w": NAN}, BUFFERS, METRICS, 'update "w" holds NaN or infinity'),
+        (UPDATE | {"b": INF}, BUFFERS, METRICS, 'update "b" holds NaN or infinity'),
+        (UPDATE, {}, METRICS, 'buffers lacks "count"'),
+        (UPDATE, {"count": np.array(3.0)}, METRICS, 'buffers "count" is float64; it takes int64'),
+        (UPDATE, BUFFERS, {}, "num-examples is None; it takes a whole number"),
+        (UPDATE, BUFFERS, {"num-examples": float("nan")}, "num-examples is nan; it takes a whole number"),
+        (UPDATE, BUFFERS, {"num-examples": [1, 2]}, "num-examples is [1, 2]; it takes a whole number"),
+        (UPDATE, BUFFERS, {"num-examples": True}, "num-examples is True; it takes a whole number"),
+        (UPDATE, BUFFERS, {"num-examples": 0}, "num-examples is 0; it takes 1 to 1000"),
+        (UPDATE, BUFFERS, {"num-examples": -150}, "num-examples is -150; it takes 1 to 1000"),
+        (UPDATE, BUFFERS, {"num-examples": 10**12}, "num-examples is 1000000000000; it takes 1 to 1000"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    update: dict, buffers: dict, metrics: dict, sentence: str
+) -> None:
+    with pytest.raises(Inadmissible) as caught:
+        admit("a", update, buffers, metrics, SCHEMA)
+    assert str(caught.value) == sentence
+
+
+def test_a_sum_that_overflows_is_not_mistaken_for_infinity() -> None:
+    huge = {"w": np.full((2, 3), 3e38, np.float32), "b": np.zeros(2, np.float32)}
+    assert admit("a", huge, BUFFERS, METRICS, SCHEMA).update is huge
+
+
+def test_infinities_that_cancel_are_still_found() -> None:
+    with pytest.raises(Inadmissible, match="NaN or infinity"):
+        admit("a", UPDATE | {"b": np.array([np.inf, -np.inf], np.float32)}, BUFFERS, METRICS, SCHEMA)
+
+
+@given(arrays(np.float32, 5, elements=st.floats(width=32, allow_nan=True, allow_infinity=True)))
+def test_what_is_admitted_is_finite(x: np.ndarray) -> None:
+    schema = Schema.of({"x": np.zeros(5, np.float32)}, {}, 10)
+    try:
+        admit("a", {"x": x}, {}, {"num-examples": 1}, schema)
+    except Inadmissible:
+        assert not np.isfinite(x).all()
+    else:
+        assert np.isfinite(x).all()

@@ -1,0 +1,143 @@
+"""Recipes: the weights of each preset, its modes, its fallbacks, and what the next model is."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from common.config import RunConfig
+from common.models import Head
+from strategies import presets
+from strategies.aggregate import merged_buffers, weighted_sum
+from strategies.recipe import RecipeState
+from strategies.round import Reply, Round
+from strategies.scorers import Ema, ScorerState
+from tests.strategies.rounds import entropy_by_svd, head_round
+
+RICH, POOR = np.diag([1.0, 1, 1]), np.diag([2.0, 1, 0])
+
+
+def config(**keys: object) -> RunConfig:
+    return RunConfig(**keys)  # type: ignore[arg-type]
+
+
+def test_spectralfed_weighs_by_smoothed_entropy() -> None:
+    recipe = presets.build(config(weighting="spectralfed", score_ema=0.9))
+    first, second = head_round({"a": RICH, "b": POOR}), head_round({"a": POOR, "b": POOR})
+    state, outcome = recipe.run(RecipeState(), first, first.clients)
+    rich, poor = entropy_by_svd(RICH), entropy_by_svd(POOR)
+    assert outcome.weights == pytest.approx(np.array([rich, poor]) / (rich + poor))
+    _, outcome = recipe.run(state, second, first.clients)
+    a = 0.9 * rich + 0.1 * poor
+    assert outcome.weights == pytest.approx(np.array([a, poor]) / (a + poor))
+    assert outcome.signals["entropy"] == pytest.approx([poor, poor])
+
+
+def test_spectralfuse_by_hand_in_its_first_round() -> None:
+    recipe = presets.build(config(weighting="spectralfuse"))
+    round_ = head_round({"a": RICH, "b": POOR, "c": -POOR})
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.scores is not None and outcome.scores.std is not None
+    s, g = (v / v.sum() for v in (outcome.signals["entropy"], outcome.signals["alignment"]))
+    # x = 1/3, P- = 1.0001, R = 1.001 for both signals, since equal scores rank nothing.
+    prior, noise = 1 / 1.0001, 1 / 1.001
+    expected = (prior / 3 + noise * s + noise * g) / (prior + 2 * noise)
+    assert outcome.weights == pytest.approx(expected)
+    assert outcome.scores.std == pytest.approx(np.full(3, (prior + 2 * noise) ** -0.5))
+
+
+def test_two_classes_leave_spectralfuse_the_alignment_alone() -> None:
+    recipe = presets.build(config(weighting="spectralfuse"))
+    round_ = head_round({"a": [[1.0, 0], [-1, 0]], "b": [[1.0, 0], [-1, 0]], "c": [[-1.0, 0], [1, 0]]})
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.scores is not None and list(outcome.scores.noise) == ["alignment"]
+    assert outcome.weights[2] < outcome.weights[0] == pytest.approx(outcome.weights[1])
+    assert any("entropy is off" in note for note in outcome.notes)
+
+
+def test_spectralfed_without_entropy_falls_back_to_equal_weights_and_says_so() -> None:
+    recipe = presets.build(config(weighting="spectralfed"))
+    round_ = head_round({"a": np.ones((2, 3)), "b": np.zeros((2, 3))})
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.weights == pytest.approx([0.5, 0.5])
+    assert outcome.shares is None
+    assert len(outcome.notes) == 2
+
+
+@pytest.mark.parametrize("weighting", presets.PRESETS)
+def test_one_client_weighs_one(weighting: str) -> None:
+    round_ = head_round({"a": POOR})
+    recipe = presets.build(config(weighting=weighting))
+    state, outcome = recipe.run(RecipeState(), round_, ("a", "b"))
+    assert outcome.weights == pytest.approx([1.0])
+    assert state.scorer.kalman.trust == {}  # nothing to rank
+
+
+def test_examples_weighs_by_counts_and_uniform_does_not() -> None:
+    round_ = head_round({"a": RICH, "b": POOR}, a=30, b=10)
+    for weighting, expected in {"examples": [0.75, 0.25], "uniform": [0.5, 0.5]}.items():
+        _, outcome = presets.build(config(weighting=weighting)).run(RecipeState(), round_, round_.clients)
+        assert outcome.weights == pytest.approx(expected)
+        assert outcome.scores is None
+
+
+def test_observing_records_scores_but_keeps_the_base_weights() -> None:
+    round_ = head_round({"a": RICH, "b": POOR}, a=30, b=10)
+    run = config(weighting="spectralfed", contribution="observe", base_weighting="examples")
+    _, outcome = presets.build(run).run(RecipeState(), round_, round_.clients)
+    assert outcome.weights == pytest.approx([0.75, 0.25])
+    assert outcome.shares is not None and outcome.shares[0] > outcome.shares[1] != 0.25
+
+
+def test_off_scores_nothing() -> None:
+    recipe = presets.build(config(weighting="spectralfuse", contribution="off"))
+    round_ = head_round({"a": RICH, "b": POOR})
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert (dict(outcome.signals), outcome.scores) == ({}, None)
+    assert outcome.weights == pytest.approx([0.5, 0.5])
+
+
+def test_the_next_model_moves_by_the_weighted_update_times_the_server_rate() -> None:
+    round_ = head_round({"a": RICH, "b": POOR}, a=3, b=1)
+    run = config(weighting="examples", server_learning_rate=0.5)
+    _, outcome = presets.build(run).run(RecipeState(), round_, round_.clients)
+    assert outcome.model["head.weight"] == pytest.approx(0.5 * (0.75 * RICH + 0.25 * POOR))
+
+
+def test_float_buffers_are_averaged_and_counters_take_the_maximum() -> None:
+    def reply(name: str, mean: float, count: int) -> Reply:
+        buffers = {"mean": np.array([mean], np.float32), "count": np.array(count)}
+        return Reply(name, {"head.weight": np.zeros((3, 2))}, buffers, 1)
+
+    round_ = Round(
+        1, {"head.weight": np.zeros((3, 2))}, Head("head.weight", None, (3, 2)), (reply("a", 1.0, 7), reply("b", 3.0, 5))
+    )
+    merged = merged_buffers(round_, np.array([0.25, 0.75]))
+    assert merged["mean"] == pytest.approx([2.5]) and merged["mean"].dtype == np.float32
+    assert merged["count"] == 7 and merged["count"].dtype == np.int64
+
+
+def test_replies_must_stand_in_the_order_of_distinct_names() -> None:
+    good = head_round({"a": RICH, "b": POOR})
+    for replies in (good.replies[::-1], (good.replies[0], good.replies[0])):
+        with pytest.raises(ValueError, match="order of distinct client names"):
+            Round(1, good.model, good.head, replies)
+
+
+def test_a_client_without_a_value_keeps_its_mean_and_a_new_one_scores_zero() -> None:
+    state, _ = Ema(0.5).score(ScorerState(), {"s": np.array([1.0])}, ("a",), ("a",))
+    _, scores = Ema(0.5).score(state, {"s": np.array([np.nan, 3.0, np.nan])}, ("a", "b", "c"), ("a", "b", "c"))
+    assert scores.values == pytest.approx([1.0, 3.0, 0.0])
+
+
+@given(st.sampled_from(sorted(presets.PRESETS)), arrays(np.float64, (3, 3, 4), elements=st.floats(-1e6, 1e6)))
+def test_weights_are_on_the_simplex_whatever_the_updates(weighting: str, heads: np.ndarray) -> None:
+    round_ = head_round(dict(zip("abc", heads, strict=True)))
+    recipe = presets.build(config(weighting=weighting))
+    state = RecipeState()
+    for _ in range(2):
+        state, outcome = recipe.run(state, round_, round_.clients)
+        assert (outcome.weights >= 0).all()
+        assert outcome.weights.sum() == pytest.approx(1.0)
+        assert outcome.model["head.weight"] == pytest.approx(weighted_sum(round_, outcome.weights)["head.weight"])
