@@ -15,7 +15,7 @@ import numpy as np
 from flwr.clientapp import ClientApp
 
 from common.config import NodeConfig, RunConfig
-from common.datasets import Examples, fingerprint, load, split_validation
+from common.datasets import Examples, Rows, fingerprint, load, split_validation
 from common.errors import ConfigError, DataError, SpecfedError
 from common.ledger import NodeCard
 from common.messages import (
@@ -156,7 +156,7 @@ def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
     return node, RunConfig.read(context.run_config, "the run configuration")
 
 
-def _own_data(node: NodeConfig) -> tuple[Examples, np.ndarray, np.ndarray]:
+def _own_data(node: NodeConfig) -> tuple[Examples, Rows, Rows]:
     """All of the source's training examples, and the numbers of this node's training and test rows."""
     examples = load(node.data, "train")
     rows = _row_numbers(node.rows, len(examples)) if node.rows else np.arange(len(examples))
@@ -165,16 +165,18 @@ def _own_data(node: NodeConfig) -> tuple[Examples, np.ndarray, np.ndarray]:
     return examples, train_rows, validation_rows
 
 
-def _row_numbers(file: str, available: int) -> np.ndarray:
+def _row_numbers(file: str, available: int) -> Rows:
     try:
         rows = np.load(Path(file), allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"no row numbers in {file}: {error}") from None
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) == 0:
-        raise DataError(f"{file} holds {rows.dtype} of shape {rows.shape}; it takes row numbers, at least one")
+        found = f"{rows.dtype} of shape {rows.shape}"
+        raise DataError(f"{file} holds {found}; it takes row numbers, at least one")
     if rows.min() < 0 or rows.max() >= available:
         raise DataError(f"{file} names row {int(rows.max())}, but the data have {available} rows")
-    return rows.astype(np.int64)
+    numbers: Rows = rows.astype(np.int64)
+    return numbers
 
 
 def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tuple[nn.Module, torch.device]":

@@ -86,9 +86,7 @@ def train(
     return Trained(sub(copy_of(w), ctx.anchor), steps=len(losses), loss=loss)
 
 
-def batches(
-    rows: int, settings: LocalSettings, order: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
+def batches(rows: int, settings: LocalSettings, order: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """The row numbers of each optimiser step of a round: every row once an epoch, shuffled."""
     for _ in range(settings.epochs):
         shuffled = order.permutation(rows)

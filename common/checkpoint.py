@@ -57,7 +57,10 @@ def load_latest(folder: Path) -> Checkpoint:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
-        model, buffers = load_arrays(latest / "model.safetensors"), load_arrays(latest / "buffers.safetensors")
+        model, buffers = (
+            load_arrays(latest / "model.safetensors"),
+            load_arrays(latest / "buffers.safetensors"),
+        )
         return Checkpoint(int(meta["round"]), model, buffers, meta["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None

@@ -103,7 +103,9 @@ class RunConfig(_Checked):
         "uniform", description="the weights while scores are off or only observed"
     )
     score_ema: Decay = Field(0.9, description="memory of the running mean over a node's signals")
-    kalman_beta: Share = Field(0.1, description="how fast trust in a signal follows its ranking; 1 is literal")
+    kalman_beta: Share = Field(
+        0.1, description="how fast trust in a signal follows its ranking; 1 is literal"
+    )
     kalman_q: Positive = Field(1e-4, description="variance that a score gains in a round")
     kalman_eps: Positive = Field(1e-3, description="smallest variance of a measurement")
     kalman_p0: Positive = Field(1.0, description="variance of a node's first score")
@@ -128,7 +130,6 @@ class RunConfig(_Checked):
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
         return self
-
 
 
 class NodeConfig(_Checked):

@@ -60,7 +60,7 @@ class RunFailed(SpecfedError):
 
 def exit_code_for(kind: str) -> int:
     """The exit code of the error class called ``kind``; 1 for a name that is not one of ours."""
-    classes = {cls.__name__: cls for cls in (SpecfedError, *SpecfedError.__subclasses__())}
+    classes: dict[str, type[SpecfedError]] = {c.__name__: c for c in SpecfedError.__subclasses__()}
     return classes.get(kind, SpecfedError).exit_code
 
 

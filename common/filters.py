@@ -74,15 +74,14 @@ class FftHighPass:
             return rows
         spectrum = torch.fft.rfft(rows)
         spectrum[..., :removed] = 0
-        return torch.fft.irfft(spectrum, n=length)  # without n an odd length would come back even
+        passed: Tensor = torch.fft.irfft(spectrum, n=length)  # without n an odd length would come back even
+        return passed
 
 
 def eligible(shapes: Mapping[str, tuple[int, ...]], filter_: Filter, min_ndim: int) -> list[str]:
     """The names of the tensors that ``lift(filter_, min_ndim)`` changes, in order."""
     return [
-        name
-        for name, shape in shapes.items()
-        if len(shape) >= min_ndim and filter_.changes(math.prod(shape))
+        name for name, shape in shapes.items() if len(shape) >= min_ndim and filter_.changes(math.prod(shape))
     ]
 
 
@@ -134,7 +133,9 @@ def build(name: str, ratio: float, min_ndim: int) -> ParamsFilter:
     return keep if filter_ is None or ratio == 0 else lift(filter_, min_ndim)
 
 
-def filtered_names(name: str, ratio: float, min_ndim: int, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+def filtered_names(
+    name: str, ratio: float, min_ndim: int, shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
     """The names of the tensors that ``build(name, ratio, min_ndim)`` changes."""
     filter_ = FILTERS[name](ratio)
     return [] if filter_ is None else eligible(shapes, filter_, min_ndim)

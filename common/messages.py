@@ -56,10 +56,12 @@ def read_card(record: ConfigRecord) -> NodeCard:
 def refusal(message: Message, error: Exception) -> Message:
     """The reply to a message that could not be carried out.
 
-    Our own errors are sent with their sentence, which never quotes data. Of any other error only its
-    class and where it was raised leave the node, because its text might hold a patient's name.
+    Our own errors are sent with their sentence, which never quotes data. Of any other error, and of one of
+    ours that another caused, only its class and where it was raised leave the node: its text might hold a
+    patient's name.
     """
-    reason = f"{type(error).__name__}: {error}" if isinstance(error, SpecfedError) else _location(error)
+    own = isinstance(error, SpecfedError) and error.__cause__ is None
+    reason = f"{type(error).__name__}: {error}" if own else _location(error)
     return Message(Error(ERROR_CODE, reason), reply_to=message)
 
 

@@ -7,11 +7,11 @@ quarantined on the way) or ``failed`` with the reason. It needs at least one rou
 import logging
 import platform
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Literal
 
 import torch
 from flwr.serverapp import Grid, ServerApp
@@ -19,21 +19,17 @@ from torch import nn
 
 from common import filters, models
 from common.config import RunConfig
-from common.datasets import Examples, fingerprint, load
+from common.datasets import fingerprint, load
 from common.devices import resolve
-from common.errors import DataError, RunFailed, SpecfedError
+from common.errors import DataError, RunFailed
 from common.evaluation import evaluate
 from common.ledger import (
-    ClientRecord,
     End,
-    Flag,
     Header,
     ModelCard,
     NodeCard,
-    Outcome,
     Record,
     RoundRecord,
-    Suspect,
     read,
 )
 from common.messages import (
@@ -50,12 +46,13 @@ from common.messages import (
     pack,
     unpack,
 )
-from common.params import Arrays, carried, load_into, norm, to_arrays, trainable
+from common.params import Arrays, carried, load_into, to_arrays, trainable
+from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.folder import RunFolder, load_state, open_folder
 from server_app.report import write_report
 from server_app.roster import Roster
 from strategies import presets
-from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState, Verdict
+from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -88,7 +85,7 @@ class Score:
 
     accuracy: float | None = None
     loss: float | None = None
-    on: str = "none"
+    on: Literal["server", "nodes", "none"] = "none"
 
 
 class _Run:
@@ -163,28 +160,30 @@ class _Run:
         """Write the end line and the report."""
         records = list(read(self.folder.path / "ledger.jsonl"))
         end = End(
-            status=_status(error, records),
-            reason=_reason(error),
+            status=status_of(error, records),
+            reason=reason_of(error),
             error="" if error is None else type(error).__name__,
             rounds=self.rounds_done,
             seconds=self._elapsed(),
             accuracy=self.score.accuracy,
             loss=self.score.loss,
-            suspects=_suspects(records),
+            suspects=suspects_in(records),
         )
         self._write(end)
         if any(isinstance(r, Header) for r in records):
             write_report(self.folder.path)
 
-    def _after_round(self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module) -> None:
+    def _after_round(
+        self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module
+    ) -> None:
         load_into(trainable(model), arrays)
         load_into(carried(model), state.buffers)
         self.rounds_done = result.number
         self.score = self._evaluate(model, result)
         for joined in self.roster.take_news():
             self._write(joined)
-        for record in client_records(result):
-            self._write(record)
+        for line in client_records(result):
+            self._write(line)
         outcome = result.outcome
         record = RoundRecord(
             round=result.number,
@@ -195,7 +194,7 @@ class _Run:
             reason=result.reason,
             accuracy=self.score.accuracy,
             loss=self.score.loss,
-            evaluated_on=self.score.on,  # type: ignore[arg-type]
+            evaluated_on=self.score.on,
             noise=dict(outcome.scores.noise) if outcome and outcome.scores else {},
             seconds=result.seconds,
             elapsed=self._elapsed(),
@@ -268,82 +267,12 @@ class _Run:
         return time.monotonic() - self.started
 
 
-def client_records(result: RoundResult) -> list[ClientRecord]:
-    """A round's lines for the ledger, one a client, in the order of their names."""
-    position = {reply.client: i for i, reply in enumerate(result.accepted)}
-    return [_client_record(result, verdict, position.get(verdict.client)) for verdict in result.verdicts]
-
-
-def _client_record(result: RoundResult, verdict: Verdict, i: int | None) -> ClientRecord:
-    base = ClientRecord(
-        round=result.number, client=verdict.client, status=verdict.status, reason=verdict.reason
-    )
-    reply, outcome = verdict.reply, result.outcome
-    if reply is None:
-        return base
-    said = reply.metrics
-    told = {
-        "examples": reply.examples,
-        "steps": int(said["steps"]) if "steps" in said else None,
-        "train_loss": said.get("train-loss"),
-        "loss_before": said.get("loss-before"),
-        "accuracy_before": said.get("accuracy-before"),
-        "seconds": said.get("seconds"),
-        "update_norm": norm(reply.update),
-    }
-    if outcome is None or i is None:
-        return base.model_copy(update=told)
-    scores = outcome.scores
-    flag = result.flags.get(verdict.client)
-    found = {
-        "signals": {name: float(values[i]) for name, values in outcome.signals.items()},
-        "score": None if scores is None else float(scores.values[i]),
-        "score_std": None if scores is None or scores.std is None else float(scores.std[i]),
-        "weight": float(outcome.weights[i]),
-        "flags": () if flag is None else (flag,),
-    }
-    return base.model_copy(update=told | found)
-
-
 def _pooled(parts: list[tuple[float, float, float]]) -> Score:
     """(accuracy, loss, examples) of several nodes as one score, weighted by examples."""
     total = sum(n for _, _, n in parts)
     if total <= 0:
         return Score()
     return Score(sum(a * n for a, _, n in parts) / total, sum(x * n for _, x, n in parts) / total, "nodes")
-
-
-def _status(error: BaseException | None, records: list[Record]) -> Outcome:
-    if isinstance(error, Exception):
-        return "failed"
-    if error is not None:
-        return "stopped"
-    clients = all(r.status == "accepted" for r in records if isinstance(r, ClientRecord))
-    rounds = all(r.moved for r in records if isinstance(r, RoundRecord))
-    return "completed" if clients and rounds else "completed-degraded"
-
-
-def _reason(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    if isinstance(error, SpecfedError):
-        return str(error)
-    if isinstance(error, Exception):
-        return f"{type(error).__name__}: {error}"
-    return "stopped before its last round"
-
-
-def _suspects(records: list[Record]) -> tuple[Suspect, ...]:
-    """Clients that were flagged, with the latest evidence."""
-    flagged: dict[str, list[tuple[int, Flag]]] = defaultdict(list)
-    for record in records:
-        if isinstance(record, ClientRecord):
-            flagged[record.client] += [(record.round, flag) for flag in record.flags]
-    return tuple(
-        Suspect(client=client, text=f"{found[-1][1].text}; flagged in {len(found)} rounds, last in {found[-1][0]}")
-        for client, found in sorted(flagged.items())
-        if found
-    )
 
 
 def _versions() -> Mapping[str, str]:

@@ -1,11 +1,11 @@
 """The run folder: everything a run leaves behind, in one place.
 
-    runs/<run-id>/config.json          the resolved configuration
-                  ledger.jsonl         what happened, line by line
-                  checkpoints/         the last rounds, each whole
-                  model.safetensors    the latest model: parameters and buffers
-                  tensorboard/         events
-                  report.html          the report, with report.json and report.csv
+runs/<run-id>/config.json          the resolved configuration
+              ledger.jsonl         what happened, line by line
+              checkpoints/         the last rounds, each whole
+              model.safetensors    the latest model: parameters and buffers
+              tensorboard/         events
+              report.html          the report, with report.json and report.csv
 """
 
 import os
@@ -91,7 +91,7 @@ def open_folder(config: RunConfig, flower_run: int) -> Iterator[RunFolder]:
             yield RunFolder(path, ledger, events)
         finally:
             if events is not None:
-                events.close()  # type: ignore[no-untyped-call]
+                events.close()
 
 
 def new_run_id(name: str, flower_run: int) -> str:
@@ -117,4 +117,4 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
 def _events(path: Path) -> "SummaryWriter":
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(path / "tensorboard"))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(path / "tensorboard"))

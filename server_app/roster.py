@@ -110,7 +110,9 @@ class Roster:
         cards = sorted(self.cards.values(), key=lambda card: card.name)
         for card in cards[1:]:
             if (card.classes, card.input_shape) != (cards[0].classes, cards[0].input_shape):
-                raise DataError(f"the nodes' data do not fit together: {_shape(cards[0])}, but {_shape(card)}")
+                raise DataError(
+                    f"the nodes' data do not fit together: {_shape(cards[0])}, but {_shape(card)}"
+                )
 
     def _too_few(self, there: int, needed: int) -> str:
         text = f"{there} of {needed} nodes (min-nodes) were there within {self.timeout:g} s"

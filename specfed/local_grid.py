@@ -89,7 +89,7 @@ class LocalGrid(Grid):
 def run_locally(
     server_app: ServerApp, client_app: ClientApp, config: RunConfig, nodes: Iterable[NodeConfig]
 ) -> None:
-    """One whole run in this process. The run folder goes where the environment says (``server_app.folder``)."""
+    """One whole run in this process; its folder goes where the environment says (``server_app.folder``)."""
     values = config.as_dict()
     grid = LocalGrid(client_app, [node.as_dict() for node in nodes], values)
     with own_identity():

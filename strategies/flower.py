@@ -168,7 +168,9 @@ class RecipeStrategy(Strategy):
         accepted = tuple(v.reply for v in verdicts if v.reply is not None)
         if len(accepted) < max(1, self.cohort.min_replies):
             self._failed += 1
-            why = f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
+            why = (
+                f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
+            )
             self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why)
             return None, None
         self._failed = 0
@@ -184,7 +186,11 @@ class RecipeStrategy(Strategy):
     def check_quorum(self) -> None:
         """Raise RunFailed if too many rounds in a row had too few usable replies."""
         if self._failed >= self.cohort.max_failed_rounds:
-            reasons = sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason}) if self.last else []
+            reasons = (
+                sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason})
+                if self.last
+                else []
+            )
             why = f" ({'; '.join(reasons)})" if reasons else ""
             raise RunFailed(f"{self._failed} rounds in a row had too few usable replies{why}")
 

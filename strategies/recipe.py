@@ -8,7 +8,7 @@ import numpy as np
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
 from strategies.round import Round, Vector
-from strategies.scorers import Scorer, Scores, ScorerState
+from strategies.scorers import Scorer, ScorerState, Scores
 from strategies.server_step import ServerStep, average
 from strategies.signals import Signal
 from strategies.weighting import Weigh, shares

@@ -82,7 +82,8 @@ class RankFused:
     ) -> tuple[ScorerState, Scores]:
         """The filter's means, with their standard deviations."""
         means, smooth = smoothed(self.memory, state.means, signals, clients)
-        filter_state, noise = self.kalman.predict(state.kalman, known), {}
+        filter_state = self.kalman.predict(state.kalman, known)
+        noise: dict[str, float] = {}
         if len(clients) > 1:
             filter_state, noise = self.kalman.update(filter_state, clients, smooth)
         scores = Scores(

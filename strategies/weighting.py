@@ -14,7 +14,8 @@ def shares(scores: Vector) -> Vector | None:
     total = scores.sum()
     if not np.isfinite(total) or total <= 0 or (scores < 0).any():
         return None
-    return scores / total
+    parts: Vector = scores / total
+    return parts
 
 
 def proportional(scores: Vector, round_: Round) -> Vector:
@@ -30,7 +31,8 @@ def uniform(scores: Vector, round_: Round) -> Vector:
 
 def by_examples(scores: Vector, round_: Round) -> Vector:
     """Weights in proportion to the examples that the clients say they have (FedAvg)."""
-    return round_.examples / round_.examples.sum()
+    weights: Vector = round_.examples / round_.examples.sum()
+    return weights
 
 
 BASE: dict[str, Weigh] = {"uniform": uniform, "examples": by_examples}

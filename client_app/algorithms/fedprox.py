@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020), the gradient of its proximal term.
 
-    y <- y - eta (g + mu (y - w))
+y <- y - eta (g + mu (y - w))
 """
 
 from dataclasses import dataclass

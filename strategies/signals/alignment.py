@@ -44,4 +44,5 @@ def _clip_to_median(rows: Vector) -> Vector:
     if not norms.any():
         return rows
     limit = np.median(norms[norms > 0])
-    return rows * (limit / np.maximum(norms, limit))[:, None, None]
+    clipped: Vector = rows * (limit / np.maximum(norms, limit))[:, None, None]
+    return clipped

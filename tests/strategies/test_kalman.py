@@ -53,9 +53,13 @@ def test_partial_participation_scales_measurements_to_the_cohorts_mass() -> None
     s, g = np.array([1.2, 0.9, 1.5]), np.array([0.8, 0.6, 0.9])
     after, noise = kalman.update(predicted, ("a", "b", "d"), {"entropy": s, "alignment": g})
     assert noise == pytest.approx({"entropy": 0.501, "alignment": 0.501})
-    assert [after.mean[c] for c in "abd"] == pytest.approx([0.1834465543, 0.1626228975, 0.2539305481], abs=1e-9)
+    assert [after.mean[c] for c in "abd"] == pytest.approx(
+        [0.1834465543, 0.1626228975, 0.2539305481], abs=1e-9
+    )
     assert after.variance["a"] == pytest.approx(0.2003238845, abs=1e-9)
-    assert (after.mean["c"], after.variance["c"]) == pytest.approx((0.4, 1.0001))  # the absent one's band widens
+    assert (after.mean["c"], after.variance["c"]) == pytest.approx(
+        (0.4, 1.0001)
+    )  # the absent one's band widens
 
 
 def test_a_late_client_starts_at_the_mean_of_the_known() -> None:
@@ -75,7 +79,9 @@ def test_a_signal_without_positive_sum_is_left_out() -> None:
 def test_a_missing_measurement_is_left_out_for_its_client_only() -> None:
     kalman = RankAdaptiveKalman()
     predicted = kalman.predict(KalmanState(), ABC)
-    after, _ = kalman.update(predicted, ABC, {"entropy": np.array([0.5, np.nan, 0.5]), "alignment": np.ones(3)})
+    after, _ = kalman.update(
+        predicted, ABC, {"entropy": np.array([0.5, np.nan, 0.5]), "alignment": np.ones(3)}
+    )
     assert after.variance["b"] > after.variance["a"]
     assert after.mean["a"] == pytest.approx(1 / 3) and after.mean["b"] == pytest.approx(1 / 3)
 
@@ -123,7 +129,9 @@ def test_equal_clients_stay_equal_whoever_takes_part(cohorts: list[set[int]]) ->
         present = tuple(names[i] for i in sorted(cohort))
         now = kalman.predict(now, names)
         if len(present) > 1:
-            now, _ = kalman.update(now, present, {"s": np.full(len(present), 0.7), "g": np.ones(len(present))})
+            now, _ = kalman.update(
+                now, present, {"s": np.full(len(present), 0.7), "g": np.ones(len(present))}
+            )
     assert list(now.mean.values()) == pytest.approx([1 / 6] * 6)
 
 

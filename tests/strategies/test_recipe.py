@@ -111,7 +111,10 @@ def test_float_buffers_are_averaged_and_counters_take_the_maximum() -> None:
         return Reply(name, {"head.weight": np.zeros((3, 2))}, buffers, 1)
 
     round_ = Round(
-        1, {"head.weight": np.zeros((3, 2))}, Head("head.weight", None, (3, 2)), (reply("a", 1.0, 7), reply("b", 3.0, 5))
+        1,
+        {"head.weight": np.zeros((3, 2))},
+        Head("head.weight", None, (3, 2)),
+        (reply("a", 1.0, 7), reply("b", 3.0, 5)),
     )
     merged = merged_buffers(round_, np.array([0.25, 0.75]))
     assert merged["mean"] == pytest.approx([2.5]) and merged["mean"].dtype == np.float32
@@ -127,7 +130,9 @@ def test_replies_must_stand_in_the_order_of_distinct_names() -> None:
 
 def test_a_client_without_a_value_keeps_its_mean_and_a_new_one_scores_zero() -> None:
     state, _ = Ema(0.5).score(ScorerState(), {"s": np.array([1.0])}, ("a",), ("a",))
-    _, scores = Ema(0.5).score(state, {"s": np.array([np.nan, 3.0, np.nan])}, ("a", "b", "c"), ("a", "b", "c"))
+    _, scores = Ema(0.5).score(
+        state, {"s": np.array([np.nan, 3.0, np.nan])}, ("a", "b", "c"), ("a", "b", "c")
+    )
     assert scores.values == pytest.approx([1.0, 3.0, 0.0])
 
 
@@ -140,4 +145,6 @@ def test_weights_are_on_the_simplex_whatever_the_updates(weighting: str, heads: 
         state, outcome = recipe.run(state, round_, round_.clients)
         assert (outcome.weights >= 0).all()
         assert outcome.weights.sum() == pytest.approx(1.0)
-        assert outcome.model["head.weight"] == pytest.approx(weighted_sum(round_, outcome.weights)["head.weight"])
+        assert outcome.model["head.weight"] == pytest.approx(
+            weighted_sum(round_, outcome.weights)["head.weight"]
+        )

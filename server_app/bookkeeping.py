@@ -1,0 +1,96 @@
+"""From what happened to what the ledger says of it. Pure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from common.errors import SpecfedError
+from common.ledger import ClientRecord, Flag, Outcome, Record, RoundRecord, Suspect
+from common.params import norm
+from strategies.flower import RoundResult, Verdict
+from strategies.recipe import Outcome as RecipeOutcome
+from strategies.round import Reply
+
+
+def client_records(result: RoundResult) -> list[ClientRecord]:
+    """A round's lines, one a client, in the order of their names."""
+    position = {reply.client: i for i, reply in enumerate(result.accepted)}
+    return [_client_record(result, verdict, position) for verdict in result.verdicts]
+
+
+def _client_record(result: RoundResult, verdict: Verdict, position: dict[str, int]) -> ClientRecord:
+    record = ClientRecord(
+        round=result.number, client=verdict.client, status=verdict.status, reason=verdict.reason
+    )
+    if verdict.reply is None:
+        return record
+    said = _what_it_said(verdict.reply)
+    if result.outcome is None:
+        return record.model_copy(update=said)
+    flag = result.flags.get(verdict.client)
+    found = _what_was_found(result.outcome, position[verdict.client])
+    return record.model_copy(update={**said, **found, "flags": () if flag is None else (flag,)})
+
+
+def _what_it_said(reply: Reply) -> dict[str, object]:
+    said = reply.metrics
+    return {
+        "examples": reply.examples,
+        "steps": int(said["steps"]) if math.isfinite(said.get("steps", math.nan)) else None,
+        "train_loss": said.get("train-loss"),
+        "loss_before": said.get("loss-before"),
+        "accuracy_before": said.get("accuracy-before"),
+        "seconds": said.get("seconds"),
+        "update_norm": norm(reply.update),
+    }
+
+
+def _what_was_found(outcome: RecipeOutcome, i: int) -> dict[str, object]:
+    scores = outcome.scores
+    return {
+        "signals": {name: float(values[i]) for name, values in outcome.signals.items()},
+        "score": None if scores is None else float(scores.values[i]),
+        "score_std": None if scores is None or scores.std is None else float(scores.std[i]),
+        "weight": float(outcome.weights[i]),
+    }
+
+
+def status_of(error: BaseException | None, records: Iterable[Record]) -> Outcome:
+    """How a run ended: failed or stopped by an error, degraded if anything was missing on the way."""
+    if isinstance(error, Exception):
+        return "failed"
+    if error is not None:
+        return "stopped"
+    whole = all(
+        record.status == "accepted" if isinstance(record, ClientRecord) else record.moved
+        for record in records
+        if isinstance(record, ClientRecord | RoundRecord)
+    )
+    return "completed" if whole else "completed-degraded"
+
+
+def reason_of(error: BaseException | None) -> str:
+    """The end line's reason, in one sentence; empty for a run that came to its end."""
+    if error is None:
+        return ""
+    if isinstance(error, SpecfedError):
+        return str(error)
+    if isinstance(error, Exception):
+        return f"unexpected {type(error).__name__}: {error}"
+    return "stopped before its last round"
+
+
+def suspects_in(records: Iterable[Record]) -> tuple[Suspect, ...]:
+    """The clients that were flagged in any round, with the latest evidence."""
+    flagged: dict[str, list[tuple[int, Flag]]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, ClientRecord):
+            flagged[record.client] += [(record.round, flag) for flag in record.flags]
+    return tuple(
+        Suspect(client=client, text=_evidence(found)) for client, found in sorted(flagged.items()) if found
+    )
+
+
+def _evidence(found: list[tuple[int, Flag]]) -> str:
+    last_round, last = found[-1]
+    return f"{last.text}; flagged in {len(found)} rounds, the last one {last_round}"
