@@ -19,7 +19,7 @@ from torch import nn
 
 from common import filters, models
 from common.config import RunConfig
-from common.datasets import fingerprint, load
+from common.datasets import Examples, fingerprint, load
 from common.devices import resolve
 from common.errors import DataError, RunFailed
 from common.evaluation import evaluate
@@ -94,7 +94,7 @@ class _Run:
     def __init__(self, grid: Grid, config: RunConfig, folder: RunFolder) -> None:
         self.grid, self.config, self.folder = grid, config, folder
         self.roster = Roster(config.wait_timeout)
-        self.test = load(config.eval_data, "test") if config.eval_data else None
+        self.test: Examples | None = None
         self.device = resolve(config.device)
         self.started = time.monotonic()
         self.rounds_done = 0
@@ -102,6 +102,8 @@ class _Run:
 
     def federate(self) -> None:
         """All rounds. Raises SpecfedError if the run cannot go on."""
+        if self.config.eval_data:
+            self.test = load(self.config.eval_data, "test")
         cards = self.roster.gather(self.grid, self.config.min_nodes)
         shape, classes = cards[0].input_shape, cards[0].classes
         model = models.build(self.config.model, shape, classes, self.config.seed)
@@ -170,8 +172,12 @@ class _Run:
             suspects=suspects_in(records),
         )
         self._write(end)
-        if any(isinstance(r, Header) for r in records):
+        if not any(isinstance(r, Header) for r in records):
+            return
+        try:
             write_report(self.folder.path)
+        except DataError as problem:  # must not hide how the run itself ended
+            log.error("the report could not be written: %s", problem)
 
     def _after_round(
         self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module

@@ -81,7 +81,8 @@ class Roster:
         messages = [Message(RecordDict(), i, HELLO, ttl=self.timeout) for i in node_ids]
         replies = list(grid.send_and_receive(messages, timeout=self.timeout))
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        return {node_of[r.metadata.reply_to_message_id]: _answer(r) for r in replies}
+        answers = {node_of[r.metadata.reply_to_message_id]: _answer(r) for r in replies}
+        return dict(sorted(answers.items()))
 
     def _admit(self, node_id: int, answer: Answer, online: set[int], round_: int) -> None:
         problem, card = answer.problem, answer.card

@@ -1,0 +1,109 @@
+"""The report of a run in three forms, from its ledger alone.
+
+report.html is for people, report.json for programs, report.csv (one row for each client and round)
+for a spreadsheet. A run that was killed has a report too.
+"""
+
+import csv
+import io
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from common.errors import DataError
+from common.ledger import ClientRecord, read, to_json
+from server_app.contribution import contributions
+from server_app.report_html import page
+from server_app.run_view import RunView, flagged, problems, view
+
+LEDGER = "ledger.jsonl"
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.html, report.json and report.csv beside ``folder``/ledger.jsonl; the path of the first.
+
+    Each file appears whole or not at all. Raises DataError if there is no ledger, if it is damaged or
+    holds no header, and if the folder cannot be written.
+    """
+    run = view(read(folder / LEDGER))
+    files = {"report.csv": as_csv(run), "report.json": to_json(as_dict(run)), "report.html": page(run)}
+    try:
+        for name, text in files.items():
+            _write(folder / name, text)
+    except OSError as error:
+        raise DataError(f"cannot write the report into {folder}: {error.strerror}") from None
+    return folder / "report.html"
+
+
+def as_dict(run: RunView) -> dict[str, object]:
+    """The run as plain values for JSON, keys in kebab-case as in the ledger."""
+    return {
+        "run-id": run.header.run_id,
+        "status": run.status,
+        "reason": run.reason,
+        "error": run.end.error if run.end else "",
+        "time": run.header.time,
+        "seconds": run.seconds,
+        "accuracy": run.accuracy,
+        "loss": run.loss,
+        "evaluated-on": run.measured.evaluated_on if run.measured else "none",
+        "config": run.header.config,
+        "versions": run.header.versions,
+        "model": run.header.model.model_dump(mode="json", by_alias=True),
+        "nodes": [node.model_dump(mode="json", by_alias=True) for node in run.nodes],
+        "rounds": [record.model_dump(mode="json", by_alias=True, exclude={"kind"}) for record in run.rounds],
+        "contribution": [_kebab(asdict(row)) for row in contributions(run)],
+        "suspects": [s.model_dump(mode="json", by_alias=True) for s in (run.end.suspects if run.end else ())],
+        "flags": [
+            {
+                "client": entry.client,
+                "test": entry.test,
+                "rounds": entry.rounds,
+                "strongest-round": entry.strongest_round,
+                "strongest": entry.strongest.model_dump(mode="json", by_alias=True),
+            }
+            for entry in flagged(run)
+        ],
+        "problems": [asdict(problem) for problem in problems(run)],
+    }
+
+
+def as_csv(run: RunView) -> str:
+    """One row for each client and round; an empty cell where nothing was measured.
+
+    A text that a spreadsheet would run as a formula comes with an apostrophe before it.
+    """
+    signals = sorted({name for record in run.clients for name in record.signals})
+    plain = [name for name in ClientRecord.model_fields if name not in ("kind", "signals", "flags")]
+    rows = [[*plain, *(f"signal_{name}" for name in signals), "flags"]]
+    for record in run.clients:
+        rows.append(
+            [
+                *(_cell(getattr(record, name)) for name in plain),
+                *(_cell(record.signals.get(name)) for name in signals),
+                _cell("; ".join(flag.text for flag in record.flags)),
+            ]
+        )
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _cell(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(FORMULA_STARTS) else value
+    return "" if value is None else str(value)
+
+
+def _kebab(values: dict[str, object]) -> dict[str, object]:
+    return {key.replace("_", "-"): value for key, value in values.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,157 @@
+"""Whole runs through the real ServerApp and ClientApp: what they leave, and that they repeat bit for bit."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from common.config import RunConfig
+from common.filters import low_bins
+from common.models import build
+from tests.federation import DATA, Federation
+
+
+def test_a_run_leaves_its_books_model_checkpoints_and_report(federation: Federation) -> None:
+    run = federation.run(seed=5, tensorboard=True, keep_checkpoints=2)
+    assert run.error is None
+    kinds = [record.kind for record in run.records]
+    assert kinds == ["header", *(["client"] * 3 + ["round"]) * 3, "end"]
+    assert run.header.model.head == "2.weight" and run.header.model.head_shape == (4, 48)
+    assert (run.header.model.tensors, run.header.model.filtered_tensors) == (4, 3)  # all but the 4 biases
+    assert (
+        run.header.config
+        == RunConfig.read(json.loads((run.folder / "config.json").read_text()), "").as_dict()
+    )
+    assert run.header.config["seed"] == 5 and {"python", "flwr", "torch"} <= run.header.versions.keys()
+    assert [node.name for node in run.header.nodes] == ["site-1", "site-2", "site-3"]
+    assert len({node.fingerprint for node in run.header.nodes}) == 3
+    assert run.end.status == "completed" and run.end.rounds == 3
+    assert run.end.accuracy == run.rounds[-1].accuracy > 0.9  # type: ignore[operator]
+    assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["round-0002", "round-0003"]
+    assert (run.folder / "checkpoints/round-0003/model.safetensors").read_bytes() == run.model_bytes
+    assert "run" in (run.folder / "report.html").read_text()
+    assert list((run.folder / "tensorboard").iterdir())
+
+
+def test_each_client_line_says_what_it_did_and_what_it_got(federation: Federation) -> None:
+    run = federation.run(local_epochs=2, batch_size=10)
+    for line in run.clients():
+        assert line.status == "accepted"
+        assert line.examples == 54  # 60 rows less a tenth for validation
+        assert line.steps == 2 * math.ceil(54 / 10)
+        assert set(line.signals) == {"entropy", "alignment"}
+        assert 0 < line.signals["entropy"] < math.log(4)  # type: ignore[operator]
+        assert line.score is not None and line.score_std is not None and line.loss_before is not None
+    for number in (1, 2, 3):
+        weights = [line.weight for line in run.clients() if line.round == number]
+        assert sum(weights) == pytest.approx(1)  # type: ignore[arg-type]
+    assert run.clients("site-1")[-1].loss_before < run.clients("site-1")[0].loss_before  # type: ignore[operator]
+
+
+def test_a_run_repeats_bit_for_bit_in_whatever_order_nodes_answer(federation: Federation) -> None:
+    first = federation.run("first")
+    again = federation.run("again")
+    turned = federation.run("turned", nodes=federation.nodes()[::-1])
+    other = federation.run("other", seed=1)
+    assert first.model_bytes == again.model_bytes == turned.model_bytes != other.model_bytes
+    assert [c.score for c in first.clients()] == [c.score for c in turned.clients()]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "spectralfuse"])
+def test_a_resumed_run_is_the_uninterrupted_one(federation: Federation, weighting: str) -> None:
+    keys = {"weighting": weighting, "momentum": 0.9, "fraction_train": 0.5, "lr_decay": 0.9}
+    whole = federation.run("whole", rounds=5, **keys)
+    federation.run("cut", rounds=2, **keys)
+    resumed = federation.run(resume="cut", rounds=5, **keys)
+    assert resumed.error is None
+    assert resumed.model_bytes == whole.model_bytes
+    assert [(c.round, c.client, c.score, c.weight) for c in resumed.clients()] == [
+        (c.round, c.client, c.score, c.weight) for c in whole.clients()
+    ]
+    assert [r.round for r in resumed.rounds] == [1, 2, 3, 4, 5]
+
+
+def test_rounds_after_the_checkpoint_are_done_again(federation: Federation) -> None:
+    whole = federation.run("whole", rounds=3)
+    run = federation.run("cut", rounds=3, keep_checkpoints=5)
+    # The server died after it wrote round 3 into the ledger and before its checkpoint was whole.
+    (run.folder / "checkpoints/round-0003").rename(run.folder / "checkpoints/.round-0003.1")
+    resumed = federation.run(resume="cut", rounds=3)
+    assert resumed.model_bytes == whole.model_bytes
+    assert [r.round for r in resumed.rounds] == [1, 2, 3]
+
+
+def test_observing_scores_leaves_the_model_of_the_base_weighting(federation: Federation) -> None:
+    observed = federation.run("observed", contribution="observe")
+    off = federation.run("off", contribution="off")
+    uniform = federation.run("uniform", weighting="uniform")
+    weighed = federation.run("weighed")
+    assert observed.model_bytes == off.model_bytes == uniform.model_bytes != weighed.model_bytes
+    assert all(c.score is not None for c in observed.clients())
+    assert all(c.score is None and not c.signals for c in off.clients())
+
+
+def test_with_fft_and_no_weight_decay_the_low_bins_never_move(federation: Federation) -> None:
+    run = federation.run(momentum=0.9, local_epochs=2, weight_decay=0.0)
+    trained = load_file(run.folder / "model.safetensors")
+    start = build("tests.federation:small_net", (6,), 4, seed=0).state_dict()
+    for name in ("0.weight", "2.weight"):
+        before, after = start[name].flatten(), torch.from_numpy(trained[name]).flatten()
+        removed = low_bins(0.05, before.numel())
+        moved = (torch.fft.rfft(after) - torch.fft.rfft(before)).abs()
+        assert removed > 0
+        assert moved[:removed].max() < 1e-4 < 0.1 < moved[removed:].max()
+
+
+def test_without_own_test_data_the_nodes_test_the_model(federation: Federation) -> None:
+    run = federation.run(eval_data="")
+    assert {r.evaluated_on for r in run.rounds} == {"nodes"}
+    assert run.rounds[0].accuracy == pytest.approx(
+        np.mean([c.accuracy_before for c in run.clients() if c.round == 1])  # type: ignore[arg-type]
+    )
+    assert run.end.accuracy is not None and run.end.accuracy > run.rounds[0].accuracy  # type: ignore[operator]
+
+
+def test_nodes_that_keep_nothing_apart_leave_the_run_without_a_score(federation: Federation) -> None:
+    nodes = [node | {"validation": 0.0} for node in federation.nodes()]
+    run = federation.run(eval_data="", nodes=nodes)
+    assert run.end.status == "completed"
+    assert {r.evaluated_on for r in run.rounds} == {"none"} and run.end.accuracy is None
+    assert {c.examples for c in run.clients()} == {60}
+
+
+def test_batchnorm_statistics_travel_apart_and_counters_stay_whole_numbers(federation: Federation) -> None:
+    run = federation.run(model="tests.federation:normed_net", batch_size=27)
+    arrays = load_file(run.folder / "model.safetensors")
+    assert arrays["1.num_batches_tracked"].dtype == np.int64
+    assert arrays["1.num_batches_tracked"] == 3 * 2  # 54 rows: two steps a round
+    assert np.abs(arrays["1.running_mean"]).max() > 0
+    assert run.header.model.tensors == 6  # parameters only
+
+
+def test_a_part_of_the_nodes_trains_and_the_others_keep_their_scores(federation: Federation) -> None:
+    run = federation.run(rounds=4, fraction_train=0.6, nodes=federation.nodes(3))
+    assert {r.sampled for r in run.rounds} == {2}
+    assert {c.client for c in run.clients()} == {"site-1", "site-2", "site-3"}
+    assert run.end.status == "completed"
+
+
+def test_examples_weigh_by_the_rows_that_nodes_have(federation: Federation) -> None:
+    nodes = [federation.node("site-1", range(40)), federation.node("site-2", range(40, 180))]
+    run = federation.run(weighting="examples", nodes=nodes)
+    assert [c.weight for c in run.clients()][:2] == pytest.approx([36 / 162, 126 / 162])
+
+
+def test_a_row_that_is_repeated_never_tests_what_it_trained(federation: Federation) -> None:
+    rows = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] * 6
+    run = federation.run(nodes=[federation.node("site-1"), federation.node("site-2", rows)])
+    assert run.clients("site-2")[0].examples == 54  # one of ten rows, with its copies, is kept apart
+
+
+def test_data_of_the_server_do_not_come_from_the_nodes(federation: Federation) -> None:
+    assert federation.run(eval_data=DATA).header.eval_fingerprint not in {
+        node.fingerprint for node in federation.run("b").header.nodes
+    }
