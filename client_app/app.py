@@ -7,6 +7,7 @@ handler always replies: without a reply the SuperNode would wait for ever.
 import logging
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,6 +207,7 @@ def _integer(value: object) -> int:
     return value
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -133,5 +133,9 @@ def _own_noise(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators for dropout, and put them back as they were."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, which records a stack trace for GPUs that nobody has asked for.
+        torch.default_generator.manual_seed(seed)
+        for gpu in devices:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
         yield

@@ -71,7 +71,8 @@ def save_arrays(path: Path, arrays: Arrays) -> None:
     from safetensors.numpy import save as to_bytes
 
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    _write(partial, to_bytes({name: np.ascontiguousarray(x) for name, x in arrays.items()}))
+    # Not np.ascontiguousarray, which gives an array without axes one.
+    _write(partial, to_bytes({name: np.asarray(x, order="C") for name, x in arrays.items()}))
     partial.replace(path)
 
 
@@ -82,12 +83,13 @@ def load_arrays(path: Path) -> Arrays:
 
     try:
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: no numpy type
         raise DataError(f"no tensors in {path}: {error}") from None
 
 
 def _finished(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*"), key=lambda p: int(p.name.removeprefix("round-")))
+    rounds = {path: path.name.removeprefix("round-") for path in folder.glob("round-*")}
+    return sorted((p for p, number in rounds.items() if number.isdecimal()), key=lambda p: int(rounds[p]))
 
 
 def _write(path: Path, content: bytes) -> None:

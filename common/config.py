@@ -5,6 +5,7 @@ defaults in ``[tool.flwr.app.config]`` of pyproject.toml, because Flower refuses
 ones. Nothing below ``server_app`` and ``client_app`` sees this object: they hand on plain values.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -163,6 +164,6 @@ def _sentence(error: ValidationError, source: str) -> str:
     key, got = first["loc"][0], first["input"]
     if first["type"] == "missing":
         return f'"{key}" is missing in {source}'
-    known = first.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ").split(", ")
+    known = re.findall(r"'([^']+)'", first.get("ctx", {}).get("expected", ""))
     hint = f" {nearest(str(got), known)}".rstrip()
     return f'"{key}" in {source}: {message[0].lower()}{message[1:]}; got {got!r}.{hint}'

@@ -119,7 +119,7 @@ def _from_folder(folder: Path, split: Split) -> Examples:
     if tables:
         return _cached(str(folder), split, tables, lambda: decoders.parquet(folder, tables, split))
     inside = [*folder.glob("*/*"), *folder.glob("*/*/*")]
-    pictures = sorted(path for path in inside if path.suffix.lower() in decoders.IMAGE_SUFFIXES)
+    pictures = sorted(path for path in inside if decoders.is_picture(path))
     if not pictures:
         raise DataError(f"folder {folder} holds neither *.parquet files nor CLASS/*.png or *.jpg images")
     return _cached(str(folder), split, pictures, lambda: decoders.images(folder, pictures, split))
@@ -142,7 +142,7 @@ def _from_npz(path: Path, split: Split) -> Raw:
         raise DataError(f'data "{path}": there is no such file')
     try:
         # Never pickles: an object array in the file raises ValueError.
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (x, y, "classes") if name in file}
             known = ", ".join(file)
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:

@@ -20,8 +20,7 @@ Split = Literal["train", "test"]
 Picture = tuple[str, IO[bytes] | Path]  # what an error calls it, and its file
 Pixels = npt.NDArray[np.uint8]
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
-
+_SUFFIXES = (".png", ".jpg", ".jpeg")
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 # PIL's modes with 8 bits a channel, and what they become. Others would lose depth.
@@ -50,6 +49,11 @@ def digits(split: Split) -> Raw:
     return Raw(grey[:, np.newaxis], bunch.target[rows], classes=10)
 
 
+def is_picture(path: Path) -> bool:
+    """Whether a file's name is that of an image; hidden files are none."""
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
+
+
 def images(folder: Path, files: Sequence[Path], split: Split) -> Raw:
     """Pictures in ``folder/SPLIT/CLASS/``, or ``folder/CLASS/`` if all of them are to train on.
 
@@ -60,7 +64,9 @@ def images(folder: Path, files: Sequence[Path], split: Split) -> Raw:
     if not root.is_dir() or (split == "test" and not divided):
         raise DataError(f"image folder {folder} has no folder {split}/; takes {split}/CLASS/*.png")
     training = folder / "train" if divided else folder
-    classes = sorted(path.name for path in training.iterdir() if path.is_dir() and path.name[0] != ".")
+    classes = sorted(
+        path.name for path in training.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     mine = [path for path in files if path.parent.parent == root]
     unknown = sorted({path.parent.name for path in mine} - set(classes))
     if unknown:
@@ -110,7 +116,7 @@ def _from_table(where: str, table: Any) -> Raw:
     classes = kind.num_classes if isinstance(kind, datasets.ClassLabel) else None
     try:
         encoded = table.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of Arrow's own kinds
         raise DataError(f'{where}: column "{image}" holds no pictures: {_cause(error)}') from error
     cells = enumerate(row[image] for row in encoded)
     pictures = ((f"{where}, row {number}", _file(cell)) for number, cell in cells)

@@ -26,6 +26,9 @@ from torch import Tensor
 
 from common.params import Params, ParamsFilter
 
+_LONG = 4096  # elements from which on the CPU filters a signal in parts; below, that costs more
+_MOST_PARTS = 16
+
 
 class Filter(Protocol):
     """A map of signals to signals of the same length."""
@@ -72,10 +75,49 @@ class FftHighPass:
         removed = low_bins(self.ratio, length)
         if removed == 0:
             return rows
+        parts = _parts(length, removed)
+        if parts > 1 and rows.device.type == "cpu":
+            return _without_low_bins(rows, removed, parts)
         spectrum = torch.fft.rfft(rows)
         spectrum[..., :removed] = 0
-        passed: Tensor = torch.fft.irfft(spectrum, n=length)  # without n an odd length would come back even
-        return passed
+        filtered: Tensor = torch.fft.irfft(spectrum, n=length)  # without n an odd length comes back even
+        return filtered
+
+
+def _without_low_bins(rows: Tensor, low: int, parts: int) -> Tensor:
+    """``rows`` less what their lowest ``low`` bins contribute, exactly, without the other bins.
+
+    Decimation in time: every ``parts``-th element makes a signal of its own, short enough for a CPU's
+    cache. A bin of the whole is the sum of that bin over the short signals, each turned by its offset.
+    """
+    short = rows.shape[-1] // parts
+    turns = _turns(rows.shape[-1], low, parts, rows.dtype.to_complex())
+    woven = rows.reshape(*rows.shape[:-1], short, parts)
+    bins = (torch.fft.rfft(woven.mT)[..., :low] * turns).sum(-2, keepdim=True)
+    low_band: Tensor = torch.fft.irfft(bins * turns.conj(), n=short)
+    return (woven - low_band.mT).reshape(rows.shape)
+
+
+@lru_cache(maxsize=4096)
+def _parts(length: int, low: int) -> int:
+    """Into how many short signals to split a long one; 1 if it is not worth it or cannot be done.
+
+    ``low`` bins must lie below the middle of a short signal's spectrum.
+    """
+    if length < _LONG:
+        return 1
+    return max(q for q in range(1, _MOST_PARTS + 1) if q == 1 or (length % q == 0 and 2 * q * low <= length))
+
+
+@lru_cache(maxsize=64)
+def _turns(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
+    """``exp(-2 pi i j k / length)`` for offset ``j`` and bin ``k``, (parts, low).
+
+    Scaled so that turning there and back divides by ``parts``, as the inverse transform asks for.
+    """
+    steps = torch.outer(torch.arange(parts), torch.arange(low)) % length  # whole: no error grows with them
+    angles = steps.double() * (-2 * math.pi / length)
+    return torch.polar(torch.full_like(angles, parts**-0.5), angles).to(dtype)
 
 
 def eligible(shapes: Mapping[str, tuple[int, ...]], filter_: Filter, min_ndim: int) -> list[str]:
@@ -94,8 +136,9 @@ def lift(filter_: Filter, min_ndim: int = 1) -> ParamsFilter:
     time is its set-up.
     """
 
+    @torch.no_grad()
     def on_params(params: Params) -> Params:
-        chosen = eligible({name: tuple(t.shape) for name, t in params.items()}, filter_, min_ndim)
+        chosen = eligible({name: t.shape for name, t in params.items()}, filter_, min_ndim)
         groups: dict[tuple[int, torch.dtype, torch.device], list[str]] = defaultdict(list)
         for name in chosen:
             groups[params[name].numel(), params[name].dtype, params[name].device].append(name)
@@ -111,7 +154,7 @@ def lift(filter_: Filter, min_ndim: int = 1) -> ParamsFilter:
 
 def _stacked(filter_: Filter, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     dtype = tensors[0].dtype
-    rows = torch.stack([t.detach().reshape(-1) for t in tensors])
+    rows = torch.stack([t.reshape(-1) for t in tensors])
     wide = rows if dtype in (torch.float32, torch.float64) else rows.float()
     return filter_(wide).to(dtype).unbind(0)
 

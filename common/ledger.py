@@ -18,6 +18,7 @@ from common.config import Value
 from common.errors import DataError
 
 FORMAT = 1
+LOG_MARK = "specfed-ledger "  # before each line in a run's log, for those who follow from elsewhere
 
 Status = Literal["accepted", "quarantined", "error", "missing"]
 Outcome = Literal["completed", "completed-degraded", "failed", "stopped"]
@@ -125,7 +126,7 @@ class RoundRecord(_Record):
     accuracy: float | None = None  # of the new model; 0..1
     loss: float | None = None
     evaluated_on: Literal["server", "nodes", "none"] = "none"
-    noise: dict[str, float] = Field(default_factory=dict)  # the filter's variance of each signal
+    noise: dict[str, float | None] = Field(default_factory=dict)  # the filter's variance of each signal
     seconds: float
     elapsed: float  # since the run began
 
@@ -194,12 +195,12 @@ def read(path: Path) -> Iterator[Record]:
     Raises DataError if the file is missing or a full line in it is not a record.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"no ledger at {path}: {error.strerror}") from None
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            yield parse(line)
+            yield parse(line.decode(errors="replace"))
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
 

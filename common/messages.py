@@ -40,7 +40,17 @@ def unpack(record: ArrayRecord) -> Arrays:
 
     Raises ValueError for bytes that are not a plain numpy array.
     """
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: _plain(name, array) for name, array in record.items()}
+
+
+def _plain(name: str, array: Array) -> NDArray[np.generic]:
+    try:
+        value = array.numpy()
+    except Exception as error:  # bytes that were made to break numpy's reader do so in many ways
+        raise ValueError(f'tensor "{name}" is no plain array: {type(error).__name__}: {error}') from None
+    if not isinstance(value, np.ndarray):  # numpy reads whole archives as well
+        raise ValueError(f'tensor "{name}" is no plain array: {type(value).__name__}')
+    return value
 
 
 def card_record(card: NodeCard) -> ConfigRecord:

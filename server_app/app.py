@@ -6,8 +6,11 @@ quarantined on the way) or ``failed`` with the reason. It needs at least one rou
 
 import logging
 import platform
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -24,6 +27,7 @@ from common.devices import resolve
 from common.errors import DataError, RunFailed
 from common.evaluation import evaluate
 from common.ledger import (
+    LOG_MARK,
     End,
     Header,
     ModelCard,
@@ -57,8 +61,6 @@ from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundR
 log = logging.getLogger("flwr")
 app = ServerApp()
 
-LEDGER_MARK = "specfed-ledger "  # before each ledger line in the log, for those who follow from elsewhere
-
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -72,11 +74,26 @@ def main(grid: Grid, context: Context) -> None:
     with open_folder(config, context.run_id) as folder:
         run = _Run(PollingGrid(grid).as_grid(), config, folder)
         try:
-            run.federate()
+            with _stoppable():
+                run.federate()
         except BaseException as error:
             run.close(error)
             raise
         run.close(None)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let a signal unwind the run, so that its books are closed: Flower's handlers leave no time for it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -267,7 +284,7 @@ class _Run:
 
     def _write(self, record: Record) -> None:
         self.folder.ledger.write(record)
-        log.info("%s%s", LEDGER_MARK, record.model_dump_json(by_alias=True))
+        log.info("%s%s", LOG_MARK, record.model_dump_json(by_alias=True))
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started

@@ -564,7 +564,7 @@ def bytes_of(png: Path) -> tuple[int, int, bytes]:
     return width, height, zlib.decompress(packed)
 
 
-@pytest.mark.slow
+@pytest.mark.browser
 def test_chromium_shows_the_page(tmp_path: Path) -> None:
     browser = shutil.which("chromium")
     assert browser, "this test needs Chromium: apt-get install -y chromium"

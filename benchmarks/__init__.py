@@ -1,0 +1,1 @@
+"""What the product costs, measured as ratios. ``README.md`` has the results."""

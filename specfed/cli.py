@@ -1,0 +1,410 @@
+"""The command line. A user's mistake ends in one sentence and an exit code of ``common.errors``."""
+
+import os
+import secrets
+import shutil
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import click
+import typer
+
+from common.config import NodeConfig, RunConfig, Value
+from common.errors import ConfigError, DataError, SpecfedError
+from specfed import __version__
+from specfed.settings import checked, parse_overrides, read_run
+
+if TYPE_CHECKING:
+    from specfed.cluster import Federation, Shares
+    from specfed.launcher import ServerTls
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click already does
+    help="Federated learning with spectral gradient filters and data-free contribution scores.",
+)
+
+lab = typer.Typer(help="Experiments in one process: the same apps, no network.")
+app.add_typer(lab, name="lab", no_args_is_help=True)
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of 'specfed config'.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Talk without encryption.")]
+TlsCa = Annotated[Path | None, typer.Option(help="Certificate of the CA that vouches for the server.")]
+Data = Annotated[str, typer.Option(help="Data that are split over the nodes.")]
+Nodes = Annotated[int, typer.Option(help="Number of nodes, at least 2.")]
+Partition = Annotated[str, typer.Option(help="How data are split: dirichlet or iid.")]
+Alpha = Annotated[float, typer.Option(help="Dirichlet: the smaller, the more the nodes differ.")]
+FreeRider = Annotated[
+    bool, typer.Option("--free-rider/--no-free-rider", help="Whether the last of 3 or more nodes is one.")
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[EXPERIMENT.toml] [KEY=VALUE]...", help="Keys of 'specfed config'."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder that the run folders go to.")]
+
+
+def main() -> NoReturn:
+    """Run one command and leave with its exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Abort:
+        _leave("interrupted", 128 + signal.SIGINT)
+    except click.ClickException as error:
+        _leave(f"error: {error.format_message()}", error.exit_code)
+    except SpecfedError as error:
+        _leave(f"error: {error}", error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough to clean up
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _leave(text: str, code: int) -> NoReturn:
+    print(" ".join(text.split()), file=sys.stderr)
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _no_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"specfed {__version__}")
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def demo(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    model: Annotated[str, typer.Option(help="Model to train.")] = "cnn5",
+    nodes: Nodes = 5,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 10,
+    partition: Partition = "dirichlet",
+    alpha: Alpha = 0.3,
+    weighting: Annotated[str, typer.Option(help="How updates are weighed.")] = "spectralfuse",
+    filter: Annotated[str, typer.Option(help="Filter on local gradients.")] = "fft",
+    seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
+    with_free_rider: FreeRider = True,
+    threads: Annotated[int, typer.Option(help="CPU threads of a training process.")] = 1,
+    runs: Runs = Path("runs"),
+) -> None:
+    """A whole federation on this machine: server and nodes as real processes, with a report."""
+    from specfed import cluster
+
+    chosen: dict[str, Value] = {
+        "run-name": "demo",
+        "model": model,
+        "rounds": rounds,
+        "weighting": weighting,
+        "filter": filter,
+        "seed": seed,
+        "threads": threads,
+        "eval-data": data,
+        "min-nodes": max(1, nodes),
+        "min-replies": max(1, nodes // 2),
+        **parse_overrides(overrides or ()),
+    }
+    config = checked(chosen, {})
+    with cluster.scratch() as folder:
+        shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder / "rows")
+        cluster.try_model(config, shares)
+        run_folder = runs.resolve() / _run_id(config.run_name)
+        threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}
+        environment = {"SPECFED_RUNS": str(run_folder.parent), "SPECFED_RUN_ID": run_folder.name, **threading}
+        try:
+            with cluster.federation(shares.nodes, folder, environment, _python_path() | threading) as fed:
+                print(
+                    f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "
+                    f"gRPC on {fed.server.fleet}, {_near(run_folder)}"
+                )
+                print(_dealt(data, shares, partition, alpha), flush=True)
+                code = _demo_run(fed, config, run_folder)
+        finally:
+            if run_folder.is_dir():
+                shutil.copytree(folder / "logs", run_folder / "logs", dirs_exist_ok=True)
+    raise typer.Exit(code)
+
+
+@app.command()
+def server(
+    host: Annotated[str, typer.Option(help="Address that nodes dial.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="Port that nodes dial.", min=1, max=65535)] = 9092,
+    control_host: Annotated[str, typer.Option(help="Address that runs are started at.")] = "127.0.0.1",
+    control_port: Annotated[
+        int, typer.Option(help="Port that runs are started at.", min=1, max=65535)
+    ] = 8000,
+    runs: Runs = Path("runs"),
+    state: Annotated[
+        Path | None, typer.Option(help="File in which nodes and runs survive a restart.")
+    ] = None,
+    insecure: Insecure = False,
+    tls_ca: TlsCa = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the server's certificate.")] = None,
+) -> None:
+    """Start the server and stay until Ctrl-C."""
+    from specfed import cluster, launcher
+
+    tls = _server_tls(insecure, tls_ca, tls_cert, tls_key)
+    fleet, control = launcher.Address(host, port), launcher.Address(control_host, control_port)
+    if port == control_port:
+        raise ConfigError(f"--port and --control-port are both {port}; nodes and runs need a port each")
+    launcher.require_free(fleet, "--port")
+    launcher.require_free(control, "--control-port")
+    where = _writable(runs)
+    log = where / f"server-{port}.log"
+    environment = {"SPECFED_RUNS": str(where), **_python_path()}
+    with cluster.scratch() as folder:
+        database = state.resolve() if state else None
+        running = launcher.spawn_server(folder, fleet, control, tls, database, environment, log)
+        try:
+            launcher.wait_ready(running, tls)
+            print(f"specfed {__version__} · server · nodes dial {fleet} · runs are started at {control}")
+            print(f"run folders go to {where} · log {log}", flush=True)
+            running.process.popen.wait()
+            launcher.require_running(running.process)
+        finally:
+            launcher.stop([running.process])
+
+
+@app.command()
+def node(
+    server: Annotated[str, typer.Option(help="HOST:PORT of the server, its --port.")],
+    data: Annotated[str, typer.Option(help="This site's data; they stay here.")],
+    name: Annotated[str, typer.Option(help="This site's name, the same every time.")],
+    part: Annotated[str, typer.Option(help="Use only a part of the data, such as 1/3.")] = "",
+    alpha: Annotated[float, typer.Option(help="Dirichlet parameter of --part; 0 makes equal parts.")] = 0.0,
+    part_seed: Annotated[int, typer.Option(help="Seed of --part, the same on all nodes.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    validation: Annotated[float, typer.Option(help="Share of the data kept to test models on.")] = 0.1,
+    threads: Annotated[int, typer.Option(help="CPU threads for training; 0 leaves it to the run.")] = 0,
+    insecure: Insecure = False,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Start this site's node and stay until Ctrl-C."""
+    from specfed import cluster, launcher
+
+    address = launcher.Address.parse(server)
+    ca = _client_ca(insecure, tls_ca)
+    config = NodeConfig.read(
+        {"name": name, "data": data, "device": device, "validation": validation, "threads": threads},
+        "the command line",
+    )
+    with cluster.scratch() as folder:
+        config, count = cluster.take_part(config, part, alpha, part_seed, folder)
+        launcher.require_fleet(address, ca)
+        print(
+            f"specfed {__version__} · node {name} · {count:,} examples of {data} · dials {address}",
+            flush=True,
+        )
+        with launcher.reserve_port() as port:
+            environment = _python_path() | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+            warm, path = launcher.spawn_warm(folder)
+            process = launcher.spawn_node(folder, address, port, config.as_dict(), ca, environment | path)
+            try:
+                process.popen.wait()
+                launcher.require_running(process)
+            finally:
+                launcher.stop([process, *warm])
+
+
+@app.command()
+def run(
+    arguments: Arguments = None,
+    server: Annotated[
+        str, typer.Option(help="HOST:PORT of the server, its --control-port.")
+    ] = "127.0.0.1:8000",
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run and leave.")] = False,
+    insecure: Insecure = False,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Start a training run on a server and watch it. Ctrl-C stops it."""
+    from specfed import cluster, launcher
+    from specfed.live import records_in
+    from specfed.watch import exit_code, show
+
+    address = launcher.Address.parse(server)
+    ca = _client_ca(insecure, tls_ca)
+    config = read_run(arguments or ())
+    launcher.require_control(address, ca)
+    with cluster.scratch() as folder:
+        control = launcher.Control(address, ca, folder / "control")
+        flower_run = launcher.submit(control, launcher.stage_app(folder / "app"), config.as_dict())
+        print(f"specfed {__version__} · run {flower_run} on {address}", flush=True)
+        if detach:
+            return
+        try:
+            end = show(records_in(launcher.log_lines(control, flower_run)))
+        except BaseException:
+            print(f"stopping run {flower_run}", file=sys.stderr)
+            launcher.stop_run(control, flower_run)
+            raise
+        code = exit_code(end, lambda: launcher.status(control, flower_run).details)
+    raise typer.Exit(code)
+
+
+@lab.command("run")
+def lab_run(
+    arguments: Arguments = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    partition: Partition = "dirichlet",
+    alpha: Alpha = 0.3,
+    with_free_rider: FreeRider = False,
+    runs: Runs = Path("runs"),
+) -> None:
+    """A run in this process, its nodes one after the other."""
+    from specfed import cluster
+    from specfed import lab as laboratory
+    from specfed.watch import exit_code, show
+
+    defaults: dict[str, Value] = {
+        "run-name": "lab",
+        "threads": 1,
+        "eval-data": data,
+        "min-nodes": max(1, nodes),
+    }
+    config = read_run(arguments or (), defaults)
+    with cluster.scratch() as folder:
+        shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder)
+        cluster.try_model(config, shares)
+        print(f"specfed {__version__} · lab · {nodes} nodes in this process")
+        print(_dealt(data, shares, partition, alpha), flush=True)
+        code = exit_code(show(laboratory.run(config, shares.nodes, _writable(runs))), lambda: "no end line")
+    raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run folder, or its name under --runs.")],
+    runs: Runs = Path("runs"),
+) -> None:
+    """Write a run's report again from its ledger: HTML, CSV and JSON."""
+    from server_app.report import write_report
+
+    folder = next((path for path in (Path(run), runs / run) if path.is_dir()), None)
+    if folder is None:
+        raise DataError(f'no run folder "{run}" here or in {runs}')
+    print(write_report(folder.resolve()))
+
+
+@app.command()
+def config() -> None:
+    """List all keys of a run with their defaults."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from specfed.watch import PLAIN_WIDTH
+
+    table = Table("key", "default", "", box=None, pad_edge=False)
+    for name, field in RunConfig.model_fields.items():
+        default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+        table.add_row(name.replace("_", "-"), default or '""', field.description)
+    console = Console(highlight=False)
+    console.print(table, width=None if console.is_terminal else PLAIN_WIDTH, markup=False)
+
+
+# --- options -----------------------------------------------------------------------------------------
+
+
+def _server_tls(insecure: bool, ca: Path | None, cert: Path | None, key: Path | None) -> "ServerTls | None":
+    from specfed.launcher import ServerTls, require_file
+
+    files = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
+    given = {option: require_file(path, option) for option, path in files.items() if path is not None}
+    if _one_way(insecure, bool(given), "--tls-ca, --tls-cert and --tls-key"):
+        return None
+    missing = [option for option in files if option not in given]
+    if missing:
+        raise ConfigError(f"TLS also needs {' and '.join(missing)}")
+    return ServerTls(given["--tls-ca"], given["--tls-cert"], given["--tls-key"])
+
+
+def _client_ca(insecure: bool, ca: Path | None) -> Path | None:
+    from specfed.launcher import require_file
+
+    if _one_way(insecure, ca is not None, "--tls-ca"):
+        return None
+    assert ca is not None
+    return require_file(ca, "--tls-ca")
+
+
+def _one_way(insecure: bool, tls: bool, options: str) -> bool:
+    """Whether the way is the insecure one. Raises ConfigError for both ways or neither."""
+    if insecure == tls:
+        both = "both were given" if tls else "neither was given"
+        raise ConfigError(f"choose {options} for an encrypted connection, or --insecure; {both}")
+    if insecure:
+        print(
+            "warning: --insecure: nothing is encrypted, and anyone who reaches the port can take part",
+            file=sys.stderr,
+        )
+    return insecure
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--runs {folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--runs {folder} cannot be written to")
+    return folder.resolve()
+
+
+def _python_path() -> dict[str, str]:
+    """Lets a node or server import the user's own module:function from the current folder."""
+    return {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+# --- a federation on this machine --------------------------------------------------------------------
+
+
+def _demo_run(fed: "Federation", config: RunConfig, run_folder: Path) -> int:
+    from specfed.live import follow
+    from specfed.watch import exit_code, show
+
+    run = fed.submit(config.as_dict())
+    fed.wait_online()
+    return exit_code(show(follow(run_folder / "ledger.jsonl", run.finished)), run.details)
+
+
+def _dealt(data: str, shares: "Shares", partition: str, alpha: float) -> str:
+    names = [site.name for site in shares.nodes]
+    how = f"Dirichlet({alpha:g})" if partition == "dirichlet" else partition
+    line = (
+        f"data    {data}: {shares.train:,} train / {shares.test:,} test, {how} over {names[0]}..{names[-1]}"
+    )
+    if not shares.free_rider:
+        return line
+    return f"{line}; {shares.free_rider} is a free-rider (10 samples, repeated)"
+
+
+def _near(path: Path) -> str:
+    """The path from here if it lies below, else the whole of it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _run_id(name: str) -> str:
+    """``2026-12-01-demo-7f3a``: the day, the name, and a random mark."""
+    return f"{datetime.now(UTC):%Y-%m-%d}-{name or 'run'}-{secrets.token_hex(2)}"
+
+
+if __name__ == "__main__":
+    main()

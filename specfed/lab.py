@@ -1,0 +1,64 @@
+"""Experiments in one process: the apps of a deployment on a local grid, no network and no Ray."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from common.config import NodeConfig, RunConfig
+from common.ledger import LOG_MARK, Record, parse
+from server_app.folder import RUNS
+
+
+def run(config: RunConfig, nodes: Sequence[NodeConfig], runs: Path) -> Iterator[Record]:
+    """Carry out a run in this process; its ledger's records as they come.
+
+    The run folder goes into ``runs``. Raises the SpecfedError that ended the run, after its last record.
+    """
+    from client_app.app import app as client_app
+    from server_app.app import app as server_app
+    from specfed.local_grid import run_locally
+
+    os.environ[RUNS] = str(runs.resolve())
+    records: SimpleQueue[Record | None] = SimpleQueue()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with _ledger_lines_to(records):
+                run_locally(server_app, client_app, config, nodes)
+        except BaseException as error:  # handed to the thread that waits
+            errors.append(error)
+        records.put(None)
+
+    # A daemon, so that Ctrl-C in the waiting thread ends the process and the run with it.
+    threading.Thread(target=work, daemon=True).start()
+    while (record := records.get()) is not None:
+        yield record
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def _ledger_lines_to(records: "SimpleQueue[Record | None]") -> Iterator[None]:
+    """Take the ledger's lines out of Flower's log, and keep the rest of it off the screen."""
+    log = logging.getLogger("flwr")
+    before, log.handlers = log.handlers, [_Ledger(records)]
+    try:
+        yield
+    finally:
+        log.handlers = before
+
+
+class _Ledger(logging.Handler):
+    def __init__(self, records: "SimpleQueue[Record | None]") -> None:
+        super().__init__(logging.INFO)
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _, mark, line = record.getMessage().partition(LOG_MARK)
+        if mark:
+            self._records.put(parse(line))

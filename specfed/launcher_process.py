@@ -1,0 +1,159 @@
+"""The process that stands around one of Flower's: ``python -m specfed.launcher_process ROLE ARGS...``.
+
+Flower's SuperLink and SuperNode start further processes, which outlive them in several ways. This one
+forks Flower's process, adopts whatever it leaves behind, and ends only when nothing of it runs any more.
+It ends itself when the process that started it is gone, even by ``kill -9``. Started once for each server
+and node, it imports next to nothing before the fork.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+
+from specfed import launcher_warm
+
+PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
+
+STOP_SECONDS = 3.0  # for Flower's process, from SIGTERM to SIGKILL
+# Then for the app processes it leaves: a run closes its files, a node's work is lost anyway.
+SWEEP_SECONDS = {"superlink": 3.0, "supernode": 0.5, "flwr": 0.0, "warm": 0.5}
+NAP_LIMIT = 0.3  # seconds that a node sleeps at most before it asks for work again
+PATCHED_FLOWER = "1.39."
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> int:
+    """Run Flower's ``superlink``, ``supernode`` or command line (``flwr``), and clean up after it."""
+    role, *arguments = sys.argv[1:]
+    run = {"superlink": _superlink, "supernode": _supernode, "flwr": _command_line, "warm": _warm}[role]
+    _die_with(int(os.environ.get(PARENT, os.getppid())))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _die_with(supervisor)
+        sys.argv = [role if role == "flwr" else f"flower-{role}", *arguments]
+        run()
+        return 0
+    return _supervise(child, SWEEP_SECONDS[role])
+
+
+def _superlink() -> None:
+    from flwr.superlink.cli import flower_superlink
+
+    flower_superlink()
+
+
+def _supernode() -> None:
+    from flwr.supernode.cli import flower_supernode
+
+    _cap_naps()
+    flower_supernode()
+
+
+def _command_line() -> None:
+    from flwr.cli.app import app
+
+    app()
+
+
+def _warm() -> None:
+    launcher_warm.serve(Path(sys.argv[1]))
+
+
+def _cap_naps() -> None:
+    """Let a node ask for work every 0.3 s: Flower's own 3 s would be half of a short round."""
+    import flwr.supernode.start_client_internal as node
+    from flwr.supercore.version import package_version
+
+    if not package_version.startswith(PATCHED_FLOWER):
+        logging.getLogger("flwr").warning("specfed knows no shorter polling for Flower %s", package_version)
+        return
+    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, NAP_LIMIT)))  # type: ignore[attr-defined,assignment]
+
+
+def _supervise(child: int, sweep_seconds: float) -> int:
+    """Wait for Flower's process, then for all that it started; its exit code."""
+    signal.signal(signal.SIGALRM, _sender(child, signal.SIGKILL))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _sender(child, signal.SIGTERM, then_kill=True))
+    status = _reap(child)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _sweep(time.monotonic() + sweep_seconds)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _sender(
+    pid: int, number: signal.Signals, then_kill: bool = False
+) -> Callable[[int, FrameType | None], None]:
+    def send(_number: int, _frame: FrameType | None) -> None:
+        os.kill(pid, number)
+        if then_kill:
+            signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
+
+    return send
+
+
+def _reap(child: int) -> int:
+    """Wait until ``child`` ends, burying adopted orphans meanwhile; its wait status."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return status
+
+
+def _sweep(deadline: float) -> None:
+    """Bury all remaining descendants. Those still there at the deadline are killed.
+
+    Flower's app processes watch the pid of the one that started them. As orphans are buried here, that
+    pid vanishes and they end by themselves, the server's after it has closed its files.
+    """
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            if time.monotonic() > deadline:
+                _kill_children()
+            time.sleep(0.05)
+
+
+def _kill_children() -> None:
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if entry.isdigit() and _parent_of(entry) == os.getpid():
+            os.kill(int(entry), signal.SIGKILL)
+
+
+def _parent_of(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:  # it has just ended
+        return 0
+
+
+def _die_with(parent: int) -> None:
+    """Get SIGTERM when ``parent`` ends, however it ends (Linux only)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it was gone before the request
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""A warm start for app processes: fork instead of starting Python anew.
+
+Flower starts a process for every message and every run, and such a process spends most of its time
+importing Flower and PyTorch. ``serve`` imports them once and then forks a process for each start: as fresh
+and as separate as Flower's own, with the same arguments, environment, folder and output, but there at once.
+Flower finds it through small programs of the same names that ``install`` writes; put their folder first on
+the PATH. Where nothing listens yet, or any more, they start Flower's own.
+
+The app's code is not imported here. It comes with each run and may differ from what is installed.
+"""
+
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+COMMANDS = {  # what Flower starts -> the function that it is
+    "flwr-clientapp": "flwr.supernode.cli.flwr_clientapp:flwr_clientapp",
+    "flwr-serverapp": "flwr.superlink.cli.flwr_serverapp:flwr_serverapp",
+}
+# What every start needs and no app brings along. An optimiser would import torch._dynamo in its first step.
+IMPORTS = (*(place.partition(":")[0] for place in COMMANDS.values()), "flwr.clientapp", "torch._dynamo")
+LONGEST = 100  # characters in the path of a Unix socket, a little less than Linux allows
+
+_PROGRAM = """\
+#!{python} -IS
+import json, os, socket, sys
+try:
+    with socket.socket(socket.AF_UNIX) as warm:
+        warm.connect({address!r})
+        socket.send_fds(warm, [b"+"], [0, 1, 2])
+        start = {{"command": {name!r}, "arguments": sys.argv[1:], "folder": os.getcwd()}}
+        warm.sendall(json.dumps({{**start, "environment": {{**os.environ}}}}).encode())
+except OSError:
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+"""
+
+
+def install(folder: Path) -> Path | None:
+    """Write the programs into ``folder``, which must belong to this user alone.
+
+    Returns the address to ``serve``, or None where a Unix socket cannot have it or Flower's own programs
+    are not there. Whoever reaches the address can start processes.
+    """
+    address = folder / "warm.sock"
+    real = {name: shutil.which(name, path=str(Path(sys.executable).parent)) for name in COMMANDS}
+    if None in real.values() or len(str(address)) > LONGEST:
+        return None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    address.unlink(missing_ok=True)
+    for name, program in real.items():
+        text = _PROGRAM.format(python=sys.executable, address=str(address), name=name, real=program)
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o700)
+    return address
+
+
+def serve(address: Path) -> None:
+    """Import what app processes need, then fork one for each start that arrives. Does not return."""
+    for name in IMPORTS:
+        importlib.import_module(name)
+    gc.freeze()  # what is shared with the forks stays shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are buried by the kernel
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    _run(connection)
+
+
+def _run(connection: socket.socket) -> None:
+    """Become the process that was asked for, and end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        _become(connection)()
+    except SystemExit:
+        sys.stdout.flush()
+    finally:
+        os._exit(0)  # Flower's SuperExec does not ask for the exit code
+
+
+def _become(connection: socket.socket) -> Callable[[], None]:
+    """Take over output, folder, environment and arguments; the function to call."""
+    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    with connection.makefile("rb") as sent:
+        start: dict[str, Any] = json.load(sent)
+    os.environ.clear()
+    os.environ.update(start["environment"])
+    os.chdir(start["folder"])
+    sys.argv = [start["command"], *start["arguments"]]
+    module, _, function = COMMANDS[start["command"]].partition(":")
+    main: Callable[[], None] = getattr(importlib.import_module(module), function)
+    return main

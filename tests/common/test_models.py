@@ -1,0 +1,253 @@
+"""Models by name, their determinism, and the head."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from common.errors import ModelError
+from common.models import MODELS, Head, ResidualBlock, build, count_parameters, resolve_head
+
+REPO = Path(__file__).parents[2]
+SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 4, 4), (1, 9, 30), (3, 64, 48)]
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_logits_and_gradients(name: str, shape: tuple[int, ...]) -> None:
+    model = build(name, shape, 7, seed=0)
+    logits = model(torch.randn(2, *shape))
+    assert logits.shape == (2, 7)
+    logits.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert resolve_head(model, 7).shape[0] == 7
+
+
+# mlp4 on 64 inputs: 64*200+200 + 200*100+100 + 100*50+50 + 50*10+10 = 38,660.
+# cnn5 on 1x8x8, whose last pooling leaves 2x2 positions of 64 channels:
+#   9*32+32 + 9*32*48+48 + 9*48*64+64 + 256*64+64 + 64*10+10 = 59,002.
+# resnet20 on 3x32x32: convolutions 432 + 13,824 + 50,688 + 202,752, norms 1,376, fc 650 = 269,722,
+#   in 19 convolutions, 19 norms of two tensors, and fc's two: 59 tensors.
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters", "tensors"),
+    [("mlp4", (1, 8, 8), 38_660, 8), ("cnn5", (1, 8, 8), 59_002, 10), ("resnet20", (3, 32, 32), 269_722, 59)],
+)
+def test_sizes(name: str, shape: tuple[int, ...], parameters: int, tensors: int) -> None:
+    model = build(name, shape, 10, seed=0)
+    assert count_parameters(model) == parameters
+    assert len(list(model.parameters())) == tensors
+
+
+def test_parameter_names_of_the_cnn() -> None:
+    model = build("cnn5", (1, 8, 8), 10, seed=0)
+    layers = [name.removesuffix(".weight") for name, p in model.named_parameters() if p.ndim > 1]
+    assert layers == ["conv1", "conv2", "conv3", "fc1", "fc2"]
+
+
+def test_mlp_takes_plain_features() -> None:
+    assert build("mlp4", (13,), 3, seed=0)(torch.randn(5, 13)).shape == (5, 3)
+
+
+def test_the_shortcut_strides_and_pads_channels_with_zeros() -> None:
+    block = ResidualBlock(16, 32, stride=2)
+    nn.init.zeros_(block.conv2.weight)  # silences the inner path, so only the shortcut is left
+    x = torch.randn(2, 16, 8, 8)
+    expected = torch.zeros(2, 32, 4, 4)
+    for channel in range(16):
+        for row in range(4):
+            for column in range(4):
+                expected[:, channel + 8, row, column] = x[:, channel, 2 * row, 2 * column].clamp(min=0)
+    assert torch.equal(block(x), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_seed_alone_decides_the_first_parameters(name: str) -> None:
+    torch.manual_seed(1)
+    one = digest(build(name, (1, 8, 8), 10, seed=5))
+    torch.manual_seed(2)
+    assert digest(build(name, (1, 8, 8), 10, seed=5)) == one
+    assert digest(build(name, (1, 8, 8), 10, seed=6)) != one
+
+
+def test_two_other_processes_build_the_same_bytes() -> None:
+    code = (
+        "import hashlib; from common.models import build; m = build('cnn5', (1, 8, 8), 10, 3); "
+        "print(hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in m.parameters())).hexdigest())"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=REPO, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    digests = {process.communicate()[0].strip() for process in running}
+    assert digests == {digest(build("cnn5", (1, 8, 8), 10, 3))}
+
+
+def test_building_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    build("cnn5", (1, 8, 8), 10, seed=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_signals_keep_their_size_at_the_start() -> None:
+    x = torch.randn(64, 1, 8, 8)
+    for name in ("mlp4", "cnn5"):
+        spread = build(name, (1, 8, 8), 10, seed=0)(x).std().item()
+        assert 0.1 < spread < 10
+
+
+# The user's own models
+
+
+@pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n"
+        "def linear(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * 64, classes))\n"
+        "def nothing(shape, classes): return None\n"
+        "def breaks(shape, classes): raise ValueError('too small')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_models", None)
+
+
+def test_a_function_of_the_users_own(own_models: None) -> None:
+    model = build("own_models:linear", (1, 8, 8), 4, seed=1)
+    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 4)
+    assert digest(model) == digest(build("own_models:linear", (1, 8, 8), 4, seed=1))
+    assert digest(model) != digest(build("own_models:linear", (1, 8, 8), 4, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "resnet2",
+            'unknown model "resnet2"; takes mlp4, cnn5, resnet20 or module:function. '
+            'Did you mean "resnet20"?',
+        ),
+        ("x", 'unknown model "x"; takes mlp4, cnn5, resnet20 or module:function.'),
+        ("own_modls:f", '"own_modls:f": there is no module "own_modls" on the Python path'),
+        (
+            "own_models:liner",
+            '"own_models:liner": module "own_models" has no function "liner". Did you mean "linear"?',
+        ),
+        (
+            "own_models:nothing",
+            '"own_models:nothing" must return a torch.nn.Module for (input_shape, classes); '
+            "it returned NoneType",
+        ),
+        ("own_models:breaks", '"own_models:breaks" failed with ValueError: too small'),
+    ],
+)
+def test_models_that_cannot_be_built(own_models: None, name: str, sentence: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        build(name, (1, 8, 8), 10, seed=0)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["cnn5", "resnet20"])
+@pytest.mark.parametrize("shape", [(64,), (1, 3, 8), (1, 8, 3)])
+def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match=rf'"{name}" takes images .* at least 4x4; .* shape \({shape[0]}'):
+        build(name, shape, 10, seed=0)
+
+
+# The head
+
+
+def two_heads() -> nn.Module:
+    model = nn.Sequential()
+    model.add_module("stem", nn.Linear(6, 4))
+    model.add_module("aux", nn.Linear(4, 3))
+    model.add_module("out", nn.Linear(4, 3, bias=False))
+    model.add_module("norm", nn.LayerNorm(3))
+    return model
+
+
+def test_the_head_is_the_last_matrix_with_a_row_a_class() -> None:
+    assert resolve_head(two_heads(), 3) == Head("out.weight", None, (3, 4))
+    assert resolve_head(two_heads(), 4) == Head("stem.weight", "stem.bias", (4, 6))
+    assert resolve_head(build("cnn5", (1, 8, 8), 10, 0), 10) == Head("fc2.weight", "fc2.bias", (10, 64))
+
+
+def test_a_named_head_wins() -> None:
+    assert resolve_head(two_heads(), 3, "aux.weight") == Head("aux.weight", "aux.bias", (3, 4))
+
+
+def test_frozen_parameters_are_no_heads() -> None:
+    model = two_heads()
+    model.out.weight.requires_grad_(False)
+    assert resolve_head(model, 3) == Head("aux.weight", "aux.bias", (3, 4))
+
+
+def test_heads_of_more_axes_and_without_a_prefix() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros(3, 2, 1, 1))
+    model.bias = nn.Parameter(torch.zeros(3))
+    assert resolve_head(model, 3) == Head("weight", "bias", (3, 2, 1, 1))
+    model.bias = nn.Parameter(torch.zeros(2))
+    assert resolve_head(model, 3).bias is None
+
+
+@pytest.mark.parametrize(
+    ("classes", "name", "sentence"),
+    [
+        (
+            5,
+            "",
+            "no head found: no trainable parameter has 5 rows, one a class; there are "
+            '"stem.weight" (4, 6), "aux.weight" (3, 4), "out.weight" (3, 4). '
+            "Name the head's weight with the key head",
+        ),
+        (3, "aux.wieght", 'head "aux.wieght" is not a parameter of the model. Did you mean "aux.weight"?'),
+        (
+            3,
+            "q",
+            'head "q" is not a parameter of the model. There are '
+            '"stem.weight" (4, 6), "aux.weight" (3, 4), "out.weight" (3, 4)',
+        ),
+        (
+            3,
+            "stem.weight",
+            'head "stem.weight" must be a trainable parameter of two or more axes with 3 rows, one a class; '
+            'it is (4, 6). Candidates: "aux.weight", "out.weight"',
+        ),
+        (
+            3,
+            "norm.weight",
+            'head "norm.weight" must be a trainable parameter of two or more axes with 3 rows, one a class; '
+            'it is (3,). Candidates: "aux.weight", "out.weight"',
+        ),
+    ],
+)
+def test_heads_that_cannot_be_told(classes: int, name: str, sentence: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        resolve_head(two_heads(), classes, name)
+    assert str(caught.value) == sentence
+
+
+def test_a_frozen_head_is_refused_by_name() -> None:
+    model = two_heads()
+    model.out.weight.requires_grad_(False)
+    with pytest.raises(ModelError, match="it is a frozen parameter"):
+        resolve_head(model, 3, "out.weight")
+
+
+def test_errors_list_only_the_last_of_many_tensors() -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(15)))
+    with pytest.raises(ModelError, match=r'there are "3\.weight".*"14\.weight" \(2, 2\), 3 earlier ones'):
+        resolve_head(model, 9)
+
+
+def test_shared_parameters_count_once() -> None:
+    layer = nn.Linear(3, 3)
+    assert count_parameters(nn.Sequential(layer, layer)) == 12

@@ -1,0 +1,152 @@
+"""Simulated shares: every row once, repeatable, and as uneven as asked for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigError, DataError
+from common.partition import free_rider, parse_part, split
+
+LABELS = np.repeat(np.arange(10), 100)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=60).map(np.array),
+    st.sampled_from(["iid", "dirichlet"]),
+    st.integers(1, 6),
+    st.sampled_from([0.05, 0.5, 5, 1000.0]),
+    st.integers(0, 2**63 - 1),
+)
+def test_every_row_belongs_to_exactly_one_node(labels, kind, nodes, alpha, seed) -> None:
+    try:
+        parts = split(labels, kind, nodes, alpha, seed)
+    except DataError:  # only where there is too little to divide
+        assert nodes > len(labels) or (kind == "dirichlet" and nodes > 1)
+        return
+    assert len(parts) == nodes
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert all(len(part) > 0 and part.tolist() == sorted(part.tolist()) for part in parts)
+    assert all(part.dtype == np.int64 for part in parts)
+
+
+def test_iid_shares_are_equal_in_size_and_mixed() -> None:
+    parts = split(LABELS, "iid", 3, 1.0, 0)
+    assert sorted(map(len, parts)) == [333, 333, 334]
+    for part in parts:
+        # 33 of each class on average, and a standard deviation under 5: far from sorted blocks.
+        assert np.bincount(LABELS[part], minlength=10) == pytest.approx(np.full(10, 33.3), abs=20)
+
+
+def test_a_smaller_alpha_divides_classes_less_evenly() -> None:
+    def unevenness(alpha: float) -> float:
+        counts = [np.bincount(LABELS[part], minlength=10) for part in split(LABELS, "dirichlet", 4, alpha, 1)]
+        return float(np.std(counts))
+
+    # Expected standard deviations of 100 * Dirichlet(alpha) over 4 nodes: 100 * sqrt(3/16 / (4 alpha + 1)).
+    assert unevenness(0.1) == pytest.approx(36.6, rel=0.25)
+    assert unevenness(1.0) == pytest.approx(19.4, rel=0.25)
+    assert unevenness(1000.0) < 2
+    assert min(map(len, split(LABELS, "dirichlet", 4, 0.1, 1))) >= 10
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet"])
+def test_the_seed_decides(kind: str) -> None:
+    def told(seed: int) -> list[list[int]]:
+        return [part.tolist() for part in split(LABELS, kind, 3, 0.5, seed)]
+
+    assert told(1) == told(1)
+    assert told(1) != told(2)
+
+
+def test_the_split_is_the_same_everywhere_and_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    # Several draws are needed here until every node has ten rows; the sizes were noted down once.
+    assert [len(part) for part in split(LABELS, "dirichlet", 8, 0.05, 4)] == [
+        19,
+        73,
+        99,
+        188,
+        23,
+        252,
+        139,
+        207,
+    ]
+    assert [len(part) for part in split(LABELS, "dirichlet", 3, 0.5, 4)] == [237, 380, 383]
+    assert [part[:4].tolist() for part in split(LABELS, "iid", 2, 0.5, 4)] == [[0, 1, 2, 6], [3, 4, 5, 7]]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_node_has_everything() -> None:
+    for kind in ("iid", "dirichlet"):
+        (part,) = split(LABELS, kind, 1, 0.5, 0)
+        assert part.tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "nodes", "alpha", "sentence"),
+    [
+        (
+            9,
+            "dirichlt",
+            2,
+            1.0,
+            'unknown partition "dirichlt"; takes iid, dirichlet. Did you mean "dirichlet"?',
+        ),
+        (3, "iid", 4, 1.0, "3 rows can be split over 1 to 3 nodes; got 4"),
+        (3, "dirichlet", 0, 1.0, "3 rows can be split over 1 to 3 nodes; got 0"),
+        (9, "dirichlet", 2, 0.0, "alpha of a partition must be positive and finite; got 0.0"),
+        (9, "dirichlet", 2, float("nan"), "alpha of a partition must be positive and finite; got nan"),
+        (9, "dirichlet", 2, float("inf"), "alpha of a partition must be positive and finite; got inf"),
+        (
+            50,
+            "dirichlet",
+            50,
+            0.01,
+            "a dirichlet partition with alpha 0.01 of 50 rows left one of 50 nodes with too few rows "
+            "in every draw; take a larger alpha or fewer nodes",
+        ),
+    ],
+)
+def test_splits_that_cannot_be(rows: int, kind: str, nodes: int, alpha: float, sentence: str) -> None:
+    with pytest.raises(DataError) as caught:
+        split(np.arange(rows) % 3, kind, nodes, alpha, 0)
+    assert str(caught.value) == sentence
+
+
+def test_a_free_rider_repeats_few_rows_of_its_share() -> None:
+    share = np.arange(100, 200)
+    rows = free_rider(share, 35, 10, seed=0)
+    assert len(rows) == 35
+    assert set(rows.tolist()) <= set(share.tolist())
+    assert rows.tolist() == (rows[:10].tolist() * 4)[:35]
+    assert rows.tolist() == free_rider(share, 35, 10, seed=0).tolist()
+    assert rows.tolist() != free_rider(share, 35, 10, seed=1).tolist()
+
+
+def test_a_free_riders_rows_are_drawn_with_replacement() -> None:
+    # Ten draws from three rows must repeat one; without replacement they could not be drawn at all.
+    assert len(set(free_rider(np.arange(3), 10, 10, seed=0).tolist())) <= 3
+    # Ten of a hundred repeat one with probability 1 - 100!/(90! 100^10) = 0.37, so it happens in 30 seeds.
+    assert any(len(set(free_rider(np.arange(100), 10, 10, seed).tolist())) < 10 for seed in range(30))
+
+
+@pytest.mark.parametrize(("rows", "samples"), [(0, 10), (5, 0)])
+def test_a_free_rider_needs_a_row(rows: int, samples: int) -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        free_rider(np.arange(rows), 10, samples, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("1/1", (0, 1)), ("1/3", (0, 3)), ("3/3", (2, 3)), ("07/10", (6, 10))]
+)
+def test_parts(text: str, part: tuple[int, int]) -> None:
+    assert parse_part(text) == part
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/3/5", "a/b", "1 / 3", "1.0/3", "1/3\n", "٣/٣"]
+)
+def test_texts_that_name_no_part(text: str) -> None:
+    with pytest.raises(ConfigError, match=r'^a part is written like "1/3", from 1/3 to 3/3; got "'):
+        parse_part(text)

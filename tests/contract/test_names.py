@@ -1,0 +1,68 @@
+"""Every name that the configuration takes is there, and every pair of algorithm and filter trains."""
+
+from itertools import product
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_app.algorithms import ALGORITHMS
+from client_app.algorithms.filtered import Filtered
+from client_app.training import LocalSettings, train
+from common import filters
+from common.config import RunConfig
+from common.datasets import Examples
+from common.filters import FILTERS
+from common.models import MODELS
+from strategies import presets
+from strategies.presets import PRESETS
+from strategies.weighting import BASE
+
+
+def choices(field: str) -> set[str]:
+    return set(get_args(RunConfig.model_fields[field].annotation))
+
+
+@pytest.mark.parametrize(
+    ("field", "known"),
+    [
+        ("algorithm", ALGORITHMS),
+        ("filter", FILTERS),
+        ("weighting", PRESETS),
+        ("base_weighting", BASE),
+    ],
+)
+def test_the_configuration_takes_exactly_what_there_is(field: str, known: dict[str, object]) -> None:
+    assert choices(field) == set(known)
+    assert RunConfig.model_fields[field].default in known
+
+
+def test_every_model_is_named_where_the_key_is_described() -> None:
+    description = RunConfig.model_fields["model"].description
+    assert description == f"{', '.join(MODELS)}, or module:function"
+    assert RunConfig().model in MODELS
+
+
+@pytest.mark.parametrize(("weighting", "mode"), list(product(PRESETS, sorted(choices("contribution")))))
+def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -> None:
+    recipe = presets.build(RunConfig.model_validate({"weighting": weighting, "contribution": mode}))
+    assert callable(recipe.weigh) and callable(recipe.step)
+
+
+@pytest.mark.parametrize(("algorithm", "filter_"), list(product(ALGORITHMS, FILTERS)))
+def test_every_algorithm_takes_steps_with_every_filter(algorithm: str, filter_: str) -> None:
+    config = RunConfig.model_validate({"algorithm": algorithm, "filter": filter_, "prox_mu": 0.1})
+    draw = np.random.default_rng(0)
+    data = Examples(draw.normal(size=(16, 5)).astype(np.float32), draw.integers(0, 3, 16), 3)
+    model = nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Linear(40, 3))
+    rule = Filtered(
+        ALGORITHMS[config.algorithm](config),
+        filters.build(config.filter, config.filter_ratio, config.filter_min_ndim),
+    )
+    settings = LocalSettings(lr=0.1, batch_size=8, momentum=0.9, weight_decay=0.01, clip_norm=1.0)
+    trained = train(model, data, rule, settings, torch.device("cpu"), draw, noise_seed=0)
+    assert trained.steps == 2
+    assert np.isfinite(trained.loss)
+    assert all(x.isfinite().all() and x.any() for x in trained.update.values())

@@ -1,0 +1,68 @@
+"""Real processes over real gRPC: the same bits as in one process, and nodes that die on the way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_app.app import app as client_app
+from common.config import RunConfig, Value
+from common.ledger import ClientRecord, End, Header, Record, RoundRecord
+from server_app.app import app as server_app
+from server_app.folder import RUN_ID, RUNS
+from specfed import cluster
+from specfed.live import follow
+from specfed.local_grid import run_locally
+
+pytestmark = pytest.mark.slow
+
+
+def config(**keys: Value) -> RunConfig:
+    defaults: dict[str, Value] = {"threads": 1, "eval-data": "digits", "min-nodes": 3, "tensorboard": False}
+    return RunConfig.read(defaults | {k.replace("_", "-"): v for k, v in keys.items()}, "the test")
+
+
+@pytest.fixture
+def fed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[cluster.Federation]:
+    """A server and three nodes with a third of the digits each; runs go to ``tmp_path / "runs"``."""
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    environment = {RUNS: str(tmp_path / "runs"), RUN_ID: "deployed"}
+    with cluster.federation(shares.nodes, tmp_path / "fed", environment, {}) as federation:
+        yield federation
+
+
+def records_of(fed: cluster.Federation, run: RunConfig, folder: Path) -> Iterator[Record]:
+    """Start a run on the federation; its ledger's records until the end."""
+    started = fed.submit(run.as_dict())
+    fed.wait_online()
+    yield from follow(folder / "ledger.jsonl", started.finished)
+
+
+def test_a_deployment_and_one_process_give_the_same_bytes(
+    fed: cluster.Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config(rounds=2, momentum=0.9, seed=7)
+    deployed = list(records_of(fed, run, tmp_path / "runs" / "deployed"))
+    assert isinstance(deployed[-1], End) and deployed[-1].status == "completed"
+
+    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
+    monkeypatch.setenv(RUN_ID, "local")
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    run_locally(server_app, client_app, run, shares.nodes)
+
+    there, here = (tmp_path / "runs" / name / "model.safetensors" for name in ("deployed", "local"))
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_a_killed_node_is_missed_by_name_and_the_run_goes_on(fed: cluster.Federation, tmp_path: Path) -> None:
+    run = config(rounds=2, round_timeout=10.0, min_replies=2)
+    seen: list[Record] = []
+    for record in records_of(fed, run, tmp_path / "runs" / "deployed"):
+        seen.append(record)
+        if isinstance(record, Header):
+            fed.nodes["site-2"].kill()
+    end = seen[-1]
+    assert isinstance(end, End) and end.status == "completed-degraded"
+    lost = [r for r in seen if isinstance(r, ClientRecord) and r.client == "site-2"]
+    assert lost and {r.status for r in lost} == {"missing"}
+    assert [r.accepted for r in seen if isinstance(r, RoundRecord)] == [2, 2]

@@ -1,0 +1,348 @@
+"""The command line: what a mistake costs, where values come from, and a TLS federation by hand."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from common.errors import ConfigError
+from common.ledger import End, Header, read
+from specfed import cli
+from specfed.settings import parse_overrides, read_run
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def invoke(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Invoke]:
+    """Runs a command in this process, in an empty folder: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["specfed", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, out, err
+
+    yield command
+    signal.signal(signal.SIGTERM, before)
+
+
+MISTAKES = {
+    "unknown option": (["demo", "--roundz", "3"], 2, "--rounds"),
+    "unknown command": (["dmo"], 2, "demo"),
+    "unknown key": (["demo", "local-epoch=2"], 2, 'Did you mean "local-epochs"?'),
+    "not a key": (["demo", "fast"], 2, "KEY=VALUE"),
+    "wrong type": (["demo", "rounds=ten"], 2, '"rounds" in the command line'),
+    "out of range": (["demo", "--rounds", "0"], 2, '"rounds"'),
+    "wrong choice": (["demo", "--weighting", "spectralfus"], 2, 'Did you mean "spectralfuse"?'),
+    "one node": (["demo", "--nodes", "1"], 2, "at least 2"),
+    "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
+    "unknown partition": (["demo", "--partition", "dirichle"], 3, 'Did you mean "dirichlet"?'),
+    "unknown model": (["demo", "--model", "cnn6"], 4, 'Did you mean "cnn5"?'),
+    "no protection chosen": (["server"], 2, "--insecure"),
+    "both protections": (["run", "--insecure", "--tls-ca", __file__], 2, "both were given"),
+    "half of TLS": (["server", "--tls-ca", __file__], 2, "--tls-cert and --tls-key"),
+    "no such certificate": (["run", "--tls-ca", "nowhere.pem"], 2, "nowhere.pem"),
+    "one port for two": (["server", "--insecure", "--port", "8000"], 2, "a port each"),
+    "not our host": (["server", "--insecure", "--host", "192.0.2.1"], 2, "192.0.2.1"),
+    "bad address": (["node", "--server", "x", "--data", "d", "--name", "a", "--insecure"], 2, "HOST:PORT"),
+    "bad name": (["node", "--server", "x:1", "--data", "d", "--name", "a b", "--insecure"], 2, '"name"'),
+    "bad part": (
+        ["node", "--server", "x:1", "--data", "digits", "--name", "a", "--part", "4/3", "--insecure"],
+        2,
+        '"4/3"',
+    ),
+    "missing option": (["node", "--data", "digits"], 2, "--server"),
+    "node's data missing": (
+        ["node", "--server", "x:1", "--data", "nowhere.npz", "--name", "a", "--insecure"],
+        3,
+        "nowhere.npz",
+    ),
+    "no server for a node": (
+        ["node", "--server", "127.0.0.1:1", "--data", "digits", "--name", "a", "--insecure"],
+        5,
+        "127.0.0.1:1",
+    ),
+    "no server for a run": (["run", "--insecure", "--server", "127.0.0.1:1"], 5, "specfed server"),
+    "no experiment": (["run", "nowhere.toml", "--insecure"], 2, "nowhere.toml"),
+    "no run": (["report", "nowhere"], 3, "nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_ends_in_one_sentence_and_its_exit_code(invoke: Invoke, case: str) -> None:
+    words, code, hint = MISTAKES[case]
+    left, _, errors = invoke(*words)
+    lines = [line for line in errors.splitlines() if not line.startswith("warning: --insecure")]
+    assert left == code, errors
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert hint in lines[0]
+
+
+def test_a_port_in_use_is_named(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, errors = invoke("server", "--insecure", "--host", "127.0.0.1", "--port", str(port))
+    assert code == 6
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in errors
+
+
+def test_the_shell_sees_the_same() -> None:
+    """Once through the real entry point: no traceback, nothing on the standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "specfed.cli", "demo", "rouns=3"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == 'error: unknown key "rouns" in the command line. Did you mean "rounds"?\n'
+
+
+def test_without_a_command_there_is_help(invoke: Invoke) -> None:
+    code, output, errors = invoke()
+    assert (code, errors) == (0, "")
+    assert "demo" in output
+
+
+def test_version_and_keys(invoke: Invoke) -> None:
+    from common.config import RunConfig
+    from specfed import __version__
+
+    assert invoke("--version") == (0, f"specfed {__version__}\n", "")
+    code, output, _ = invoke("config")
+    assert code == 0
+    listed = {line.split()[0] for line in output.splitlines() if line and not line.startswith(" ")}
+    assert {name.replace("_", "-") for name in RunConfig.model_fields} <= listed
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a=1", 1),
+        ("a=0.5", 0.5),
+        ("a=true", True),
+        ("a=fft", "fft"),
+        ('a="x y"', "x y"),
+        ("a=my.module:make", "my.module:make"),
+        ("a=", ""),
+        ("a=b=c", "b=c"),
+        ("a=2026-12-01", "2026-12-01"),
+        ("a=[1, 2]", "[1, 2]"),
+    ],
+)
+def test_values_on_the_command_line(word: str, value: object) -> None:
+    (back,) = parse_overrides([word]).values()
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text('rounds = 7\nmodel = "mlp4"\n', encoding="utf-8")
+    config = read_run(["rounds=3", str(file), "seed=5"])
+    assert (config.rounds, config.model, config.seed) == (3, "mlp4", 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("rounds = 3\n\nlocal-epoch = 2\n", [], 'unknown key "local-epoch" in FILE, line 3. Did you mean'),
+        ("rounds = 0\n", [], '"rounds" in FILE, line 1: '),
+        ("rounds = 3\n", ["rounds=0"], '"rounds" in the command line: '),
+        ("[server]\nport = 1\n", [], '"server" in FILE is a table or list'),
+        ("rounds 3\n", [], "experiment file FILE is not TOML"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_line(
+    tmp_path: Path, text: str, words: list[str], message: str
+) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(message.replace("FILE", str(file)))):
+        read_run([str(file), *words])
+
+
+def test_one_experiment_file_is_enough() -> None:
+    with pytest.raises(ConfigError, match=r"got a\.toml and b\.toml"):
+        read_run(["a.toml", "b.toml"])
+
+
+# --- a federation by hand ----------------------------------------------------------------------------
+
+
+class Command:
+    """One ``specfed`` command in the background, with what it has printed so far."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "specfed.cli", *words],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.output = ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        with self.popen.stdout as lines:
+            for line in lines:
+                self.output += line
+
+    def wait_for(self, text: str, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert self.popen.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
+
+    def end(self, number: signal.Signals | None = None, seconds: float = 60) -> int:
+        if number is not None:
+            self.popen.send_signal(number)
+        code = self.popen.wait(seconds)
+        self._reader.join()
+        return code
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts a command in the background; none outlives the test."""
+    started: list[Command] = []
+
+    def command(*words: str) -> Command:
+        started.append(Command(tmp_path, *words))
+        return started[-1]
+
+    yield command
+    for one in started:
+        if one.popen.poll() is None:
+            one.end(signal.SIGTERM)
+
+
+def certificates(folder: Path) -> tuple[str, str, str]:
+    """A CA, and a certificate of 127.0.0.1 with its key, as files."""
+    from datetime import UTC, datetime, timedelta
+    from ipaddress import ip_address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    keys = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("ca", "server")]
+    now = datetime.now(UTC)
+
+    def issue(subject: int, extension: x509.ExtensionType) -> bytes:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(names[subject])
+            .issuer_name(names[0])
+            .public_key(keys[subject].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(extension, critical=True)
+        )
+        return builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    ca, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
+    ca.write_bytes(issue(0, x509.BasicConstraints(ca=True, path_length=None)))
+    certificate.write_bytes(issue(1, x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])))
+    key.write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return str(ca), str(certificate), str(key)
+
+
+@pytest.fixture
+def ports() -> Iterator[tuple[str, str]]:
+    from specfed.launcher import reserve_port
+
+    with reserve_port() as fleet, reserve_port() as control:
+        yield str(fleet), str(control)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_server_nodes_and_run_over_tls(
+    tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
+) -> None:
+    ca, certificate, key = certificates(tmp_path)
+    fleet, control = ports
+    tls = ["--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key]
+    host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control]
+    server = start("server", *host, *tls)
+    server.wait_for("run folders go to")
+    stranger = start(
+        "node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", "x", "--insecure"
+    )
+    assert stranger.end() == 5
+    assert "does not speak gRPC without TLS" in stranger.output
+    nodes = [
+        start(
+            *("node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", f"site-{i}"),
+            *("--part", f"{i}/2", "--tls-ca", ca, "--threads", "1", "--device", "cpu"),
+        )
+        for i in (1, 2)
+    ]
+    run = start(
+        *("run", "rounds=1", "min-nodes=2", "model=mlp4", "tensorboard=false", "run-name=tls"),
+        *("--server", f"127.0.0.1:{control}", "--tls-ca", ca),
+    )
+    assert run.end(seconds=400) == 0, run.output
+    (folder,) = (tmp_path / "runs").glob("*-tls-*")
+    header, *_, end = read(folder / "ledger.jsonl")
+    assert isinstance(header, Header)
+    assert [node.name for node in header.nodes] == ["site-1", "site-2"]
+    assert isinstance(end, End)
+    assert end.status == "completed"
+    assert "completed in" in run.output
+    assert "1/1" in run.output
+    assert [node.end(signal.SIGINT) for node in nodes] == [130, 130]
+    assert server.end(signal.SIGTERM) == 143
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ctrl_c_stops_a_run_on_its_server(
+    tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
+) -> None:
+    """Without nodes the run waits; Ctrl-C ends it there, and the server takes the next one."""
+    from specfed.launcher import Address, Control, status
+
+    fleet, control = ports
+    host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control, "--insecure"]
+    server = start("server", *host)
+    server.wait_for("run folders go to")
+    run = start("run", "--server", f"127.0.0.1:{control}", "--insecure", "tensorboard=false")
+    run.wait_for("· run ")
+    time.sleep(3.0)
+    assert run.end(signal.SIGINT) == 130
+    match = re.search(r"stopping run (\d+)", run.output)
+    assert match is not None, run.output
+    known = Control(Address("127.0.0.1", int(control)), None, tmp_path / "home")
+    assert status(known, match[1]).state == "finished:stopped"
+    assert server.end(signal.SIGTERM) == 143

@@ -1,0 +1,110 @@
+"""The warm start of app processes: what goes through it, and what happens without it."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specfed import launcher_warm
+
+# A stand-in for Flower's function that says what it was started with.
+COMMAND = """
+import json, os, sys
+def main():
+    print(json.dumps([sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid()]), flush=True)
+    sys.exit(3)
+"""
+SERVE = """
+import sys
+from pathlib import Path
+from specfed import launcher_warm
+launcher_warm.IMPORTS = ("json",)
+launcher_warm.COMMANDS = {"flwr-clientapp": "stand_in:main"}
+launcher_warm.serve(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the programs installed."""
+    assert launcher_warm.install(tmp_path / "warm") == tmp_path / "warm" / "warm.sock"
+    return tmp_path / "warm"
+
+
+@pytest.fixture
+def server(folder: Path, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Something that serves the address with the stand-in."""
+    (tmp_path / "stand_in.py").write_text(COMMAND)
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    command = [sys.executable, "-c", SERVE, str(folder / "warm.sock")]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}) as process:
+        wait_for((folder / "warm.sock").exists)
+        yield process
+        process.kill()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def call(program: Path, *arguments: str, output: Path, cwd: Path | None = None, **env: str) -> int:
+    with output.open("ab") as file:
+        return subprocess.run(
+            [str(program), *arguments],
+            stdout=file,
+            stderr=file,
+            cwd=cwd,
+            env=os.environ | env,
+            timeout=60,
+            check=False,
+        ).returncode
+
+
+def test_a_start_keeps_arguments_folder_environment_and_output(
+    folder: Path, server: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    import json
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    output = tmp_path / "output"
+    for times in (1, 2):
+        program = folder / "flwr-clientapp"
+        assert call(program, "--token", "a b", output=output, cwd=elsewhere, GREETING="hello") == 0
+        wait_for(lambda times=times: output.read_text().count("\n") == times)
+    first, second = (json.loads(line) for line in output.read_text().splitlines())
+    assert first[:3] == second[:3] == [["flwr-clientapp", "--token", "a b"], str(elsewhere), "hello"]
+    assert len({first[3], second[3], server.pid}) == 3  # a process for each start
+    assert server.poll() is None
+
+
+@pytest.mark.parametrize("name", sorted(launcher_warm.COMMANDS))
+def test_without_a_listener_flowers_own_program_runs(folder: Path, tmp_path: Path, name: str) -> None:
+    output = tmp_path / "output"
+    assert call(folder / name, "--help", output=output) == 0
+    assert f"usage: {name}" in output.read_text()
+
+
+def test_a_dead_listeners_address_is_the_same_as_none(folder: Path, tmp_path: Path) -> None:
+    (folder / "warm.sock").touch()
+    assert call(folder / "flwr-clientapp", "--help", output=tmp_path / "output") == 0
+    assert "usage: flwr-clientapp" in (tmp_path / "output").read_text()
+
+
+def test_nobody_else_can_reach_the_address(folder: Path) -> None:
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "flwr-clientapp").stat().st_mode) == 0o700
+
+
+def test_where_it_cannot_work_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launcher_warm.install(tmp_path / ("x" * 100)) is None
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert launcher_warm.install(tmp_path / "warm") is None
