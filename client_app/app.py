@@ -100,7 +100,11 @@ def train(message: Message, context: Context) -> RecordDict:
     round_ = _integer(order["round"])
     examples, train_rows, validation_rows = _own_data(node)
     model, device = _received_model(message, node, run)
-    metrics: dict[str, int | float] = {"num-examples": len(train_rows)}
+    mine = examples.rows(train_rows)
+    metrics: dict[str, int | float | list[int]] = {"num-examples": len(mine)}
+    if run.wants_labels:  # otherwise a node keeps to itself what its data hold
+        counts = np.bincount(mine.y, minlength=_integer(order["classes"]))
+        metrics["label-counts"] = [int(n) for n in counts]
     if len(validation_rows):
         before = evaluate_on(model, examples.rows(validation_rows), device)
         metrics |= {"loss-before": before.loss, "accuracy-before": before.accuracy}
@@ -108,7 +112,7 @@ def train(message: Message, context: Context) -> RecordDict:
     gradient_filter = filters.build(run.filter, run.filter_ratio, run.filter_min_ndim)
     trained = train_locally(
         model,
-        examples.rows(train_rows),
+        mine,
         Filtered(ALGORITHMS[run.algorithm](run), gradient_filter),
         LocalSettings(
             lr=float(str(order["learning-rate"])),

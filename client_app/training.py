@@ -5,19 +5,21 @@
     3 filter g                                 7 weight decay, coupled, never filtered
     4 mixing of the rule (server momentum)     8 momentum buffer and step
 
-Stages 3 to 5 are the rule's (``client_app.algorithms``); 7 and 8 are ``torch.optim.SGD``. The order
+Stages 3 to 5 are the rule's (``client_app.algorithms``); 7 and 8 are PyTorch's SGD. The order
 matters: clipping before the filter would let the removed band eat the budget, and weight decay must
 not be filtered.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from client_app.algorithms.rule import LocalContext, LocalRule
 from common.batches import to_tensors
@@ -66,22 +68,22 @@ def train(
 
     ``order`` shuffles the rows, ``noise_seed`` drives dropout; the same of both give the same bits on one
     kind of CPU. The last batch of an epoch may be smaller. Raises Diverged when a loss is not finite, and
-    ValueError for no data.
+    ValueError for no data or nothing to train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
     w = trainable(model)
+    if not w:
+        raise ValueError("the model has an empty parameter list: nothing in it takes a gradient")
     ctx = LocalContext(anchor=copy_of(w), lr=settings.lr)
-    optimizer = torch.optim.SGD(
-        w.values(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    velocity: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     model.train()
     with _own_noise(noise_seed, device):
         for rows in batches(len(data), settings, order):
-            optimizer.zero_grad(set_to_none=True)
+            model.zero_grad()
             losses.append(_backward(model, data, rows, settings, device))
-            _step(w, rule, ctx, settings, optimizer)
+            _step(w, rule, ctx, settings, velocity)
     loss = _mean_loss(losses)
     return Trained(sub(copy_of(w), ctx.anchor), steps=len(losses), loss=loss)
 
@@ -98,25 +100,43 @@ def _backward(
     model: nn.Module, data: Examples, rows: NDArray[np.int64], settings: LocalSettings, device: torch.device
 ) -> Tensor:
     """Leave the gradient of the batch's mean loss in the parameters' ``grad``; return that loss."""
-    total = torch.zeros((), device=device)
-    for piece in np.array_split(rows, min(settings.micro_batches, len(rows))):
+    losses = []
+    pieces = min(settings.micro_batches, len(rows))
+    for piece in np.array_split(rows, pieces) if pieces > 1 else [rows]:
         x, y = to_tensors(data, piece, device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.bf16):
+        with torch.autocast(device.type, dtype=torch.bfloat16) if settings.bf16 else nullcontext():
             loss = nn.functional.cross_entropy(model(x), y) * (len(piece) / len(rows))
         loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    return total
+        losses.append(loss.detach().float())
+    return reduce(torch.add, losses)
 
 
 def _step(
-    w: Params, rule: LocalRule, ctx: LocalContext, settings: LocalSettings, optimizer: torch.optim.SGD
+    w: Params, rule: LocalRule, ctx: LocalContext, settings: LocalSettings, velocity: dict[str, Tensor]
 ) -> None:
+    """One step of SGD in place. ``velocity`` holds the momentum buffers, by name."""
     g = {name: p.grad for name, p in w.items() if p.grad is not None}
     for name, d in rule.direction(g, w, ctx).items():
         w[name].grad = d
     if settings.clip_norm > 0:
         nn.utils.clip_grad_norm_(w.values(), settings.clip_norm)
-    optimizer.step()
+    moving = {name: (p, p.grad) for name, p in w.items() if p.grad is not None}
+    buffers = [velocity.get(name) for name in moving]
+    # What torch.optim.SGD does in a step. The class itself loads PyTorch's compiler, over a second of CPU
+    # time in each of Flower's processes.
+    with torch.no_grad():
+        sgd(
+            [p for p, _ in moving.values()],
+            [d for _, d in moving.values()],
+            buffers,
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            lr=settings.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+    velocity.update({name: b for name, b in zip(moving, buffers, strict=True) if b is not None})
 
 
 def _mean_loss(losses: list[Tensor]) -> float:

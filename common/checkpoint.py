@@ -1,13 +1,14 @@
 """Checkpoints: a whole round in one folder that is there completely or not at all.
 
-``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors`` and
-``state.json``. It is written under another name, flushed to the disk and renamed. No pickle.
+``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors``,
+``optimizer.safetensors`` (the server optimiser's arrays, often none) and ``state.json``. It is written
+under another name, flushed to the disk and renamed. No pickle.
 """
 
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Checkpoint:
     model: Arrays
     buffers: Arrays
     state: dict[str, Any]  # JSON
+    optimizer: Arrays = field(default_factory=dict)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -38,6 +40,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     partial.mkdir(parents=True)
     save_arrays(partial / "model.safetensors", checkpoint.model)
     save_arrays(partial / "buffers.safetensors", checkpoint.buffers)
+    save_arrays(partial / "optimizer.safetensors", checkpoint.optimizer)
     meta = {"format": FORMAT, "round": checkpoint.round, "state": checkpoint.state}
     _write(partial / "state.json", to_json(meta).encode())
     shutil.rmtree(final, ignore_errors=True)
@@ -57,11 +60,10 @@ def load_latest(folder: Path) -> Checkpoint:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
-        model, buffers = (
-            load_arrays(latest / "model.safetensors"),
-            load_arrays(latest / "buffers.safetensors"),
+        model, buffers, optimizer = (
+            load_arrays(latest / f"{part}.safetensors") for part in ("model", "buffers", "optimizer")
         )
-        return Checkpoint(int(meta["round"]), model, buffers, meta["state"])
+        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
 

@@ -94,9 +94,9 @@ class RunConfig(_Checked):
         0, description="CPU threads of a training process; 0 leaves it to PyTorch"
     )
 
-    weighting: Literal["uniform", "examples", "spectralfed", "spectralfuse"] = Field(
-        "spectralfuse", description="how the nodes' updates are weighed"
-    )
+    weighting: Literal[
+        "uniform", "examples", "spectralfed", "spectralfuse", "shapfed", "cgsv", "feddisco", "fedawa"
+    ] = Field("spectralfuse", description="how the nodes' updates are weighed")
     contribution: Literal["off", "observe", "weight"] = Field(
         "weight", description="off: no scores; observe: scores are only recorded; weight: they weigh"
     )
@@ -110,7 +110,22 @@ class RunConfig(_Checked):
     kalman_q: Positive = Field(1e-4, description="variance that a score gains in a round")
     kalman_eps: Positive = Field(1e-3, description="smallest variance of a measurement")
     kalman_p0: Positive = Field(1.0, description="variance of a node's first score")
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"] = Field(
+        "mean", description="how updates become one; only mean and geometric-median use the weights"
+    )
+    update_clip: NotNegative = Field(
+        0.0, description="limit on an update's norm, in medians of the round; 0 is none"
+    )
+    layer_shrinkage: NotNegative = Field(
+        0.0, description="FedLWS's beta, 0.03 in its paper; 0 leaves layers their size"
+    )
+    server_optimizer: Literal["sgd", "momentum", "adam", "yogi", "adagrad"] = Field(
+        "sgd", description="the server's step; the last three take rates around 0.01 to 0.1"
+    )
     server_learning_rate: Positive = Field(1.0, description="step along the aggregated update")
+    server_momentum: Decay = Field(0.9, description="of momentum, adam and yogi")
+    server_beta2: Decay = Field(0.99, description="memory of adam's and yogi's squared updates")
+    server_tau: Positive = Field(1e-3, description="added to the root of the squared updates")
 
     fraction_train: Share = Field(1.0, description="share of the nodes that trains in a round")
     min_nodes: Count = Field(2, description="nodes to wait for before the first round")
@@ -123,6 +138,11 @@ class RunConfig(_Checked):
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
     keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether nodes send how many training rows of each class they have."""
+        return self.weighting == "feddisco" and self.contribution != "off"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

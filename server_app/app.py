@@ -57,6 +57,7 @@ from server_app.report import write_report
 from server_app.roster import Roster
 from strategies import presets
 from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
+from strategies.rank_test import first_layer_rank
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -126,6 +127,9 @@ class _Run:
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
         arrays, state = to_arrays(trainable(model)), StrategyState(to_arrays(carried(model)))
+        rank_test = first_layer_rank(self.config, arrays, head)
+        if rank_test.unavailable:
+            log.info(rank_test.unavailable)
         if self.config.resume:
             checkpoint, state = load_state(self.folder.path)
             self.rounds_done, arrays = checkpoint.round, checkpoint.model
@@ -154,6 +158,7 @@ class _Run:
             lambda number: self._order(number, shape, classes),
             state,
             self.rounds_done,
+            rank_test,
         )
         model.to(self.device)
 

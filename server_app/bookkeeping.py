@@ -27,9 +27,9 @@ def _client_record(result: RoundResult, verdict: Verdict, position: dict[str, in
     said = _what_it_said(verdict.reply)
     if result.outcome is None:
         return record.model_copy(update=said)
-    flag = result.flags.get(verdict.client)
+    flags = result.flags.get(verdict.client, ())
     found = _what_was_found(result.outcome, position[verdict.client])
-    return record.model_copy(update={**said, **found, "flags": () if flag is None else (flag,)})
+    return record.model_copy(update={**said, **found, "flags": flags})
 
 
 def _what_it_said(reply: Reply) -> dict[str, object]:
@@ -81,16 +81,19 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def suspects_in(records: Iterable[Record]) -> tuple[Suspect, ...]:
-    """The clients that were flagged in any round, with the latest evidence."""
-    flagged: dict[str, list[tuple[int, Flag]]] = defaultdict(list)
+    """The clients that were flagged in any round, with each test's latest evidence."""
+    flagged: dict[str, dict[str, list[tuple[int, Flag]]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if isinstance(record, ClientRecord):
-            flagged[record.client] += [(record.round, flag) for flag in record.flags]
+            for flag in record.flags:
+                flagged[record.client][flag.test].append((record.round, flag))
     return tuple(
-        Suspect(client=client, text=_evidence(found)) for client, found in sorted(flagged.items()) if found
+        Suspect(client=client, text="; ".join(map(_evidence, tests.values())))
+        for client, tests in sorted(flagged.items())
     )
 
 
 def _evidence(found: list[tuple[int, Flag]]) -> str:
     last_round, last = found[-1]
-    return f"{last.text}; flagged in {len(found)} rounds, the last one {last_round}"
+    rounds = f"{len(found)} rounds" if len(found) > 1 else "1 round"
+    return f"{last.text}; flagged in {rounds}, the last one {last_round}"

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from common import checkpoint
@@ -27,6 +28,7 @@ from common.params import Arrays
 from strategies.flower import StrategyState
 from strategies.free_rider import History
 from strategies.recipe import RecipeState
+from strategies.scorers import ScorerState
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -44,10 +46,10 @@ class RunFolder:
         self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
     ) -> None:
         """Checkpoint a round, and make its model the run's model."""
-        saved = {"recipe": asdict(state.recipe), "history": dict(state.history), "clock": clock}
-        checkpoint.save(
-            self.path / "checkpoints", checkpoint.Checkpoint(round_, arrays, state.buffers, saved), keep
-        )
+        recipe = {"scorer": asdict(state.recipe.scorer), "weights": dict(state.recipe.weights)}
+        saved = {"recipe": recipe, "history": dict(state.history), "clock": clock}
+        whole = checkpoint.Checkpoint(round_, arrays, state.buffers, saved, dict(state.recipe.step))
+        checkpoint.save(self.path / "checkpoints", whole, keep)
         checkpoint.save_arrays(self.path / "model.safetensors", {**arrays, **state.buffers})
 
     def record(self, round_: RoundRecord) -> None:
@@ -107,11 +109,14 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
     """The latest checkpoint of a run folder and the strategy's state in it."""
     latest = checkpoint.load_latest(path / "checkpoints")
     try:
-        recipe = TypeAdapter(RecipeState).validate_python(latest.state["recipe"])
+        saved = latest.state["recipe"]
+        scorer = TypeAdapter(ScorerState).validate_python(saved["scorer"])
+        weights = TypeAdapter(dict[str, float]).validate_python(saved["weights"])
         history = TypeAdapter(History).validate_python(latest.state["history"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
-    return latest, StrategyState(latest.buffers, recipe, history)
+    step = {name: np.asarray(x, dtype=np.float64) for name, x in latest.optimizer.items()}
+    return latest, StrategyState(latest.buffers, RecipeState(scorer, weights, step), history)
 
 
 def _events(path: Path) -> "SummaryWriter":

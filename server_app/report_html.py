@@ -38,6 +38,10 @@ WEIGHTINGS = {
     "examples": "by the example counts that the nodes report",
     "spectralfed": "SpectralFed: entropy of the head’s update",
     "spectralfuse": "SpectralFuse: entropy and alignment of the head’s update, fused by a Kalman filter",
+    "shapfed": "ShapFed: class-wise alignment of the head’s update with the cohort’s",
+    "cgsv": "CGSV: reputation from the cosine of the whole update with the cohort’s",
+    "feddisco": "FedDisco: example counts, less for label histograms far from uniform; nodes report both",
+    "fedawa": "FedAWA: learnt from the distances between the updates",
 }
 CONTRIBUTIONS = {
     "off": "no scores are computed",

@@ -18,6 +18,10 @@ _WEIGHTINGS = {
     "examples": "by number of examples",
     "spectralfed": "SpectralFed",
     "spectralfuse": "SpectralFuse",
+    "shapfed": "ShapFed",
+    "cgsv": "CGSV",
+    "feddisco": "FedDisco",
+    "fedawa": "FedAWA",
 }
 _FILTERS = {"fft": "FFT", "none": "none"}
 

@@ -24,11 +24,12 @@ class Schema:
     update: Mapping[str, Signature]
     buffers: Mapping[str, Signature]
     max_examples: int
+    label_classes: int | None = None  # classes that rows are counted of; None: no counts are asked for
 
     @classmethod
-    def of(cls, model: Arrays, buffers: Arrays, max_examples: int) -> Self:
+    def of(cls, model: Arrays, buffers: Arrays, max_examples: int, label_classes: int | None = None) -> Self:
         """The schema of replies to a broadcast of these arrays."""
-        return cls(_signatures(model), _signatures(buffers), max_examples)
+        return cls(_signatures(model), _signatures(buffers), max_examples, label_classes)
 
 
 class Inadmissible(ValueError):
@@ -38,7 +39,7 @@ class Inadmissible(ValueError):
 def admit(
     client: str, update: Arrays, buffers: Arrays, metrics: Mapping[str, object], schema: Schema
 ) -> Reply:
-    """A reply that fits the schema, holds finite numbers only and gives a believable example count.
+    """A reply that fits the schema, holds finite numbers only and gives believable counts.
 
     Raises Inadmissible with the first thing that is wrong.
     """
@@ -50,7 +51,19 @@ def admit(
     if not 0 < examples <= schema.max_examples:
         raise Inadmissible(f"num-examples is {examples}; it takes 1 to {schema.max_examples}")
     said = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
-    return Reply(client, update, buffers, examples, said)
+    labels = None if schema.label_classes is None else _label_counts(metrics, schema.label_classes)
+    return Reply(client, update, buffers, examples, said, labels)
+
+
+def _label_counts(metrics: Mapping[str, object], classes: int) -> tuple[int, ...]:
+    counts = metrics.get("label-counts")
+    takes = f"{classes} whole numbers, one a class, for this run's weighting"
+    if not isinstance(counts, list) or len(counts) != classes:
+        got = f"{len(counts)} values" if isinstance(counts, list) else repr(counts)
+        raise Inadmissible(f"label-counts is {got}; it takes {takes}")
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts) or not any(counts):
+        raise Inadmissible(f"label-counts holds something else than counts; it takes {takes}")
+    return tuple(counts)
 
 
 def _signatures(arrays: Arrays) -> dict[str, Signature]:

@@ -8,7 +8,7 @@ admits replies one by one, knows whom it asked, and gives every round a deadline
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, final
 
@@ -37,6 +37,7 @@ from common.params import Arrays
 from common.seeding import stream
 from strategies.admission import Inadmissible, Schema, admit
 from strategies.free_rider import FreeRiderTest, History
+from strategies.rank_test import NO_RANK_TEST, RankTest
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 
@@ -64,7 +65,7 @@ class RoundResult:
     verdicts: tuple[Verdict, ...]  # in the order of the clients' names
     seconds: float
     outcome: Outcome | None = None  # None: too few usable replies, the model stayed as it was
-    flags: dict[str, Flag] = field(default_factory=dict)
+    flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that have some
     reason: str = ""
 
     @property
@@ -88,6 +89,7 @@ class Cohort:
 
     seed: int = 0
     fraction: float = 1.0
+    min_clients: int = 1
     min_replies: int = 1
     timeout: float = 600.0
     max_failed_rounds: int = 3
@@ -95,7 +97,7 @@ class Cohort:
 
     def sample(self, names: Sequence[str], round_: int) -> list[str]:
         """The names of a round's clients, sorted: the same for the same seed, round and set of names."""
-        count = max(1, math.ceil(self.fraction * len(names)))
+        count = max(self.min_clients, math.ceil(self.fraction * len(names)))
         if count >= len(names):
             return sorted(names)
         chosen = stream(self.seed, "cohort", round_).choice(sorted(names), count, replace=False)
@@ -104,6 +106,32 @@ class Cohort:
 
 Present = Callable[[Grid, int], dict[str, int]]  # the round's nodes: stable name -> Flower's node id
 Order = Callable[[int], ConfigRecord]  # what a round's message says beside the tensors
+
+Said = tuple[Arrays, Arrays, Mapping[str, object]]  # a reply's update, buffers and metrics
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What messages to nodes hold, and how a reply to a broadcast of these parameters is read.
+
+    ``read`` raises Inadmissible, or what broken records and arrays raise, for a reply that it cannot read.
+    """
+
+    ask: Callable[[ArrayRecord, Arrays, ConfigRecord], RecordDict]  # from parameters, buffers, order
+    read: Callable[[RecordDict, Arrays], Said]
+
+
+def _ask(arrays: ArrayRecord, buffers: Arrays, order: ConfigRecord) -> RecordDict:
+    return RecordDict({ARRAYS: arrays, BUFFERS: pack(buffers), CONFIG: order})
+
+
+def _read(content: RecordDict, model: Arrays) -> Said:
+    update = unpack(content.array_records[UPDATE])
+    buffers = unpack(content.array_records[BUFFERS])
+    return update, buffers, dict(content.metric_records[METRICS])
+
+
+OURS = Wire(_ask, _read)  # that of ``common.messages``
 
 
 @final
@@ -119,10 +147,13 @@ class RecipeStrategy(Strategy):
         order: Order,
         state: StrategyState,
         rounds_done: int = 0,
+        rank_test: RankTest = NO_RANK_TEST,
+        wire: Wire = OURS,
     ) -> None:
         self.recipe, self.head, self.cohort = recipe, head, cohort
         self.present, self.order = present, order
         self.state, self.rounds_done = state, rounds_done
+        self.rank_test, self.wire = rank_test, wire
         self.last: RoundResult | None = None
         self._turn = _Turn()
         self._failed = 0
@@ -140,11 +171,10 @@ class RecipeStrategy(Strategy):
         started = time.monotonic()
         nodes = self.present(grid, number)
         names = self.cohort.sample(list(nodes), number)
-        content = {ARRAYS: arrays, BUFFERS: pack(self.state.buffers)}
-        order = self.order(number)
+        content = self.wire.ask(arrays, self.state.buffers, self.order(number))
         messages = {
             name: Message(
-                RecordDict({**content, CONFIG: order}),
+                RecordDict(dict(content)),
                 nodes[name],
                 "train",
                 ttl=self.cohort.timeout,
@@ -163,7 +193,8 @@ class RecipeStrategy(Strategy):
         Raises RunFailed after ``max_failed_rounds`` rounds in a row with too few usable replies.
         """
         turn = self._turn
-        schema = Schema.of(turn.model, self.state.buffers, self.cohort.max_examples)
+        classes = self.head.shape[0] if self.recipe.needs_labels else None
+        schema = Schema.of(turn.model, self.state.buffers, self.cohort.max_examples, classes)
         verdicts = self._verdicts(turn, replies, schema)
         accepted = tuple(v.reply for v in verdicts if v.reply is not None)
         if len(accepted) < max(1, self.cohort.min_replies):
@@ -176,7 +207,8 @@ class RecipeStrategy(Strategy):
         self._failed = 0
         round_ = Round(turn.number, turn.model, self.head, accepted)
         recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
-        history, flags = FreeRiderTest().look(self.state.history, round_.clients, outcome.shares)
+        history, low = FreeRiderTest().look(self.state.history, round_.clients, outcome.shares)
+        flags = _by_client(low, self.rank_test.look(round_))
         self.state = StrategyState(outcome.buffers, recipe_state, history)
         self.last = RoundResult(
             turn.number, verdicts, turn.seconds(), outcome, flags, "; ".join(outcome.notes)
@@ -213,8 +245,24 @@ class RecipeStrategy(Strategy):
         for reply in replies:
             client = client_of.get(reply.metadata.reply_to_message_id)
             if client is not None:
-                verdicts[client] = _judge(client, reply, schema)
+                verdicts[client] = self._judge(client, reply, schema)
         return tuple(verdicts[name] for name in sorted(verdicts))
+
+    def _judge(self, client: str, reply: Message, schema: Schema) -> Verdict:
+        if reply.has_error():
+            reason = reply.error.reason or f"Flower error {reply.error.code}"
+            status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
+            return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
+        try:
+            update, buffers, metrics = self.wire.read(reply.content, self._turn.model)
+            return Verdict(client, "accepted", reply=admit(client, update, buffers, metrics, schema))
+        except Inadmissible as error:
+            return Verdict(client, "quarantined", str(error))
+        except KeyError as error:
+            return Verdict(client, "quarantined", f"the reply has no record {error}")
+        except (ValueError, TypeError, EOFError, OSError) as error:
+            why = f"the reply's tensors cannot be read: {_one_line(str(error))}"
+            return Verdict(client, "quarantined", why)
 
 
 @dataclass(frozen=True)
@@ -231,23 +279,9 @@ class _Turn:
         return time.monotonic() - self.started
 
 
-def _judge(client: str, reply: Message, schema: Schema) -> Verdict:
-    if reply.has_error():
-        reason = reply.error.reason or f"Flower error {reply.error.code}"
-        status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
-        return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
-    try:
-        update = unpack(reply.content.array_records[UPDATE])
-        buffers = unpack(reply.content.array_records[BUFFERS])
-        metrics = dict(reply.content.metric_records[METRICS])
-    except KeyError as error:
-        return Verdict(client, "quarantined", f"the reply has no record {error}")
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        return Verdict(client, "quarantined", f"the reply's tensors cannot be read: {_one_line(str(error))}")
-    try:
-        return Verdict(client, "accepted", reply=admit(client, update, buffers, metrics, schema))
-    except Inadmissible as error:
-        return Verdict(client, "quarantined", str(error))
+def _by_client(*found: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
+    clients = sorted(set().union(*found))
+    return {client: tuple(flags[client] for flags in found if client in flags) for client in clients}
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,7 @@
-"""A recipe: signals -> scorer -> weigh -> aggregate -> step. Famous names are recipes (``presets``)."""
+"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step.
+
+Famous names are recipes (``presets``).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +10,10 @@ import numpy as np
 
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
+from strategies.rescale import Rescale, as_sent
 from strategies.round import Round, Vector
 from strategies.scorers import Scorer, ScorerState, Scores
-from strategies.server_step import ServerStep, average
+from strategies.server_step import ServerStep, StepState, average
 from strategies.signals import Signal
 from strategies.weighting import Weigh, shares
 
@@ -20,6 +24,7 @@ class RecipeState:
 
     scorer: ScorerState = ScorerState()
     weights: Mapping[str, float] = field(default_factory=dict)  # each client's last weight
+    step: StepState = field(default_factory=dict)  # the server optimiser's arrays, by name
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,10 @@ class Recipe:
     weigh: Weigh
     signals: Mapping[str, Signal] = field(default_factory=dict)
     scorer: Scorer | None = None
+    rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
     step: ServerStep = average()
+    needs_labels: bool = False  # whether a reply without label counts is of no use
 
     def run(self, state: RecipeState, round_: Round, known: Sequence[str]) -> tuple[RecipeState, Outcome]:
         """One round of at least one reply. ``known`` are all clients of the federation, absent ones too."""
@@ -53,13 +60,14 @@ class Recipe:
         notes = [reading.unavailable for reading in readings.values() if reading.unavailable]
         scorer_state, scores, parts = state.scorer, None, None
         if self.scorer is not None:
-            scorer_state, scores = self.scorer.score(state.scorer, values, round_.clients, known)
+            scorer_state, scores = self.scorer.score(state.scorer, values, round_, known)
             parts = shares(scores.values)
             if parts is None:
-                notes.append("the scores have no positive sum: equal weights")
+                notes.append("the scores have no positive sum: they do not weigh")
         weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
+        step_state, model = self.step(state.step, round_.model, self.aggregate(self.rescale(round_), weights))
         outcome = Outcome(
-            model=self.step(round_.model, self.aggregate(round_, weights)),
+            model=model,
             buffers=merged_buffers(round_, weights),
             signals=values,
             weights=weights,
@@ -68,7 +76,7 @@ class Recipe:
             notes=tuple(notes),
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
-        return RecipeState(scorer_state, {**state.weights, **last}), outcome
+        return RecipeState(scorer_state, {**state.weights, **last}, step_state), outcome
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

@@ -21,6 +21,7 @@ class Reply:
     buffers: Arrays
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)  # what it said of itself, for the ledger
+    label_counts: tuple[int, ...] | None = None  # its training rows of each class, if the run asks for them
 
 
 @dataclass(frozen=True)

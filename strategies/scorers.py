@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from strategies.kalman import KalmanState, RankAdaptiveKalman
-from strategies.round import Vector
+from strategies.round import Round, Vector
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class ScorerState:
 
     means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # signal -> client -> EMA
     kalman: KalmanState = KalmanState()
+    reputation: Mapping[str, float] = field(default_factory=dict)  # CGSV's r
+    logits: Mapping[str, float] = field(default_factory=dict)  # FedAWA's T
 
 
 class Scorer(Protocol):
@@ -34,10 +36,10 @@ class Scorer(Protocol):
         self,
         state: ScorerState,
         signals: Mapping[str, Vector],
-        clients: Sequence[str],
+        round_: Round,
         known: Sequence[str],
     ) -> tuple[ScorerState, Scores]:
-        """Score ``clients`` (m,) from signals, each (m,); ``known`` are all clients of the federation."""
+        """Score the round's clients (m,) from signals, each (m,); ``known`` are all of the federation."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,12 @@ class Ema:
         self,
         state: ScorerState,
         signals: Mapping[str, Vector],
-        clients: Sequence[str],
+        round_: Round,
         known: Sequence[str],
     ) -> tuple[ScorerState, Scores]:
         """The smoothed signal."""
         ((name, _),) = signals.items()
-        means, smooth = smoothed(self.memory, state.means, signals, clients)
+        means, smooth = smoothed(self.memory, state.means, signals, round_.clients)
         return replace(state, means=means), Scores(np.nan_to_num(smooth[name]))
 
 
@@ -77,10 +79,11 @@ class RankFused:
         self,
         state: ScorerState,
         signals: Mapping[str, Vector],
-        clients: Sequence[str],
+        round_: Round,
         known: Sequence[str],
     ) -> tuple[ScorerState, Scores]:
         """The filter's means, with their standard deviations."""
+        clients = round_.clients
         means, smooth = smoothed(self.memory, state.means, signals, clients)
         filter_state = self.kalman.predict(state.kalman, known)
         noise: dict[str, float] = {}
@@ -91,7 +94,60 @@ class RankFused:
             np.sqrt([filter_state.variance[c] for c in clients]),
             noise,
         )
-        return ScorerState(means, filter_state), scores
+        return replace(state, means=means, kalman=filter_state), scores
+
+
+@dataclass(frozen=True)
+class Reputation:
+    """A floored running mean of the one signal there is: CGSV's reputation.
+
+        r <- max(memory r + (1 - memory) phi, floor / (1 - memory))      a client's first phi counts whole
+
+    The paper's code starts every r at 0 and has the floor itself in the formula, which gives a first round
+    the same shares as this. It then divides r by its sum after each round, with all clients in all rounds.
+    Here r is kept as it is, those of absent clients too, so that a client that comes late or seldom is not
+    held back; weights are shares of the cohort.
+    """
+
+    memory: float = 0.95
+    floor: float = 1e-3
+
+    def score(
+        self,
+        state: ScorerState,
+        signals: Mapping[str, Vector],
+        round_: Round,
+        known: Sequence[str],
+    ) -> tuple[ScorerState, Scores]:
+        """The reputations after this round."""
+        ((_, values),) = signals.items()
+        smallest = self.floor / (1 - self.memory)
+        now = {}
+        for client, value in zip(round_.clients, values.tolist(), strict=True):
+            mean = self.memory * state.reputation.get(client, value) + (1 - self.memory) * value
+            now[client] = max(mean, smallest)
+        scores = Scores(np.array([now[client] for client in round_.clients]))
+        return replace(state, reputation={**state.reputation, **now}), scores
+
+
+@dataclass(frozen=True)
+class Discounted:
+    """FedDisco's rule on the one signal there is: ``max(n_k - a d_k + b, 0)``, n_k a share of examples."""
+
+    a: float = 0.5
+    b: float = 0.1
+
+    def score(
+        self,
+        state: ScorerState,
+        signals: Mapping[str, Vector],
+        round_: Round,
+        known: Sequence[str],
+    ) -> tuple[ScorerState, Scores]:
+        """The claimed shares of examples, less for a discrepant client. Nothing is remembered."""
+        ((_, values),) = signals.items()
+        sizes = round_.examples / round_.examples.sum()
+        return state, Scores((sizes - self.a * values + self.b).clip(min=0.0))
 
 
 def smoothed(

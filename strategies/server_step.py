@@ -1,4 +1,8 @@
-"""Server steps: the aggregated update -> the next model."""
+"""Server steps: the aggregated update -> the next model. State in, state out.
+
+The update takes the place of a negative gradient. Each formula, its start at zero included, is that of
+Flower's strategy of the same name; what is kept in float32 there is kept in float64 here.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -7,16 +11,85 @@ import numpy as np
 from common.params import Arrays
 from strategies.round import Vector
 
-ServerStep = Callable[[Arrays, Mapping[str, Vector]], Arrays]
+Update = Mapping[str, Vector]
+StepState = Mapping[str, Vector]  # float64, "<kind>/<parameter>"; empty before the first step
+ServerStep = Callable[[StepState, Arrays, Update], tuple[StepState, Arrays]]
+
+FIRST, SECOND, COUNT = "momentum", "variance", "steps"
 
 
 def average(learning_rate: float = 1.0) -> ServerStep:
-    """``w <- w + eta_g D``, rounded once to the model's own type. Rate 1 is FedAvg."""
+    """``w <- w + eta D``, rounded once to the model's own type. Rate 1 is FedAvg."""
+    return lambda state, model, update: (state, _moved(model, update, learning_rate))
 
-    def step(model: Arrays, update: Mapping[str, Vector]) -> Arrays:
-        return {
-            name: (np.asarray(w, dtype=np.float64) + learning_rate * update[name]).astype(w.dtype)
-            for name, w in model.items()
-        }
+
+def momentum(learning_rate: float = 1.0, beta: float = 0.9) -> ServerStep:
+    """FedAvgM: ``u <- beta u + D``, ``w <- w + eta u``. The update is not damped by 1 - beta."""
+
+    def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
+        speed = {name: beta * old + update[name] for name, old in _kept(state, FIRST, update).items()}
+        return _named(FIRST, speed), _moved(model, speed, learning_rate)
 
     return step
+
+
+def adam(learning_rate: float, beta1: float, beta2: float, tau: float) -> ServerStep:
+    """FedAdam: ``v <- b2 v + (1 - b2) D^2``. The rate is corrected as in Flower, whose first step already
+    counts as the second."""
+
+    def variance(v: Vector, d: Vector) -> Vector:
+        return beta2 * v + (1 - beta2) * d**2
+
+    def correction(count: int) -> float:
+        return float(np.sqrt(1 - beta2 ** (count + 1)) / (1 - beta1 ** (count + 1)))
+
+    return _adaptive(learning_rate, beta1, tau, variance, correction)
+
+
+def yogi(learning_rate: float, beta1: float, beta2: float, tau: float) -> ServerStep:
+    """FedYogi: ``v <- v - (1 - b2) D^2 sign(v - D^2)``."""
+    return _adaptive(learning_rate, beta1, tau, lambda v, d: v - (1 - beta2) * d**2 * np.sign(v - d**2))
+
+
+def adagrad(learning_rate: float, tau: float) -> ServerStep:
+    """FedAdagrad: ``v <- v + D^2``, without momentum."""
+    return _adaptive(learning_rate, 0.0, tau, lambda v, d: v + d**2)
+
+
+def _adaptive(
+    learning_rate: float,
+    beta1: float,
+    tau: float,
+    next_variance: Callable[[Vector, Vector], Vector],
+    correction: Callable[[int], float] = lambda n: 1.0,
+) -> ServerStep:
+    """``m <- b1 m + (1 - b1) D``, ``w <- w + eta m / (sqrt v + tau)``."""
+
+    def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
+        count = int(state.get(COUNT, np.zeros(()))) + 1
+        means = {n: beta1 * m + (1 - beta1) * update[n] for n, m in _kept(state, FIRST, update).items()}
+        variances = {n: next_variance(v, update[n]) for n, v in _kept(state, SECOND, update).items()}
+        move = {name: m / (np.sqrt(variances[name]) + tau) for name, m in means.items()}
+        after = {
+            **_named(FIRST, means),
+            **_named(SECOND, variances),
+            COUNT: np.array(count, dtype=np.float64),
+        }
+        return after, _moved(model, move, learning_rate * correction(count))
+
+    return step
+
+
+def _kept(state: StepState, kind: str, update: Update) -> dict[str, Vector]:
+    return {name: state.get(f"{kind}/{name}", np.zeros(d.shape)) for name, d in update.items()}
+
+
+def _named(kind: str, values: Mapping[str, Vector]) -> dict[str, Vector]:
+    return {f"{kind}/{name}": np.asarray(x) for name, x in values.items()}
+
+
+def _moved(model: Arrays, direction: Mapping[str, Vector], rate: float) -> Arrays:
+    return {
+        name: (np.asarray(w, dtype=np.float64) + rate * direction[name]).astype(w.dtype)
+        for name, w in model.items()
+    }

@@ -24,6 +24,12 @@ def proportional(scores: Vector, round_: Round) -> Vector:
     return uniform(scores, round_) if parts is None else parts
 
 
+def proportional_or_examples(scores: Vector, round_: Round) -> Vector:
+    """Weights in proportion to the scores; to the example counts if the scores cannot be shares."""
+    parts = shares(scores)
+    return by_examples(scores, round_) if parts is None else parts
+
+
 def uniform(scores: Vector, round_: Round) -> Vector:
     """Equal weights: the average over participants that most papers of the field state."""
     return np.full(len(round_.replies), 1.0 / len(round_.replies))

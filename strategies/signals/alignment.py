@@ -8,6 +8,7 @@ contributions in it.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.round import Round, Vector
 from strategies.signals import Reading
@@ -20,23 +21,59 @@ def alignments(rows: Vector, weights: Vector) -> Vector:
     A client's rows are first clipped to the cohort's median norm, so that size does not buy alignment
     with oneself. Classes whose summed row is zero are left out of the mean.
     """
+    mapped: Vector = (1.0 + raw_alignments(rows, weights)) / 2.0
+    return mapped
+
+
+def raw_alignments(rows: Vector, weights: Vector) -> Vector:
+    """The mean cosine as both papers print it, before the map: -1 to 1, (m, classes, d) -> (m,).
+
+    Something to read, not to weigh by: shares of numbers with both signs can be negative or huge.
+    """
     clipped = _clip_to_median(rows)
     total = np.einsum("j,jcd->cd", weights, clipped)  # (classes, d)
-    lengths = np.linalg.norm(total, axis=1)
-    directed = lengths > 0
-    if not directed.any():
-        return np.full(len(rows), 0.5)
-    own = np.linalg.norm(clipped, axis=2)[:, directed]  # (m, directed classes)
-    dots = np.einsum("jcd,cd->jc", clipped[:, directed], total[directed])
-    # A row that did not move has no direction: cosine 0.
-    cosines = np.where(own > 0, dots / np.where(own > 0, own * lengths[directed], 1.0), 0.0)
-    mapped: Vector = (1.0 + cosines.clip(-1.0, 1.0).mean(axis=1)) / 2.0
-    return mapped
+    return _mean_cosines(clipped, np.broadcast_to(total, clipped.shape), np.linalg.norm(total, axis=1) > 0)
+
+
+def leave_one_out_alignments(rows: Vector, weights: Vector) -> Vector:
+    """Each client's mean cosine with the sum of the others, -1 to 1, (m, classes, d) -> (m,).
+
+    Free of self-inclusion, but no gate: when data differ much between clients, honest ones are negative.
+    A class that only this client moved counts as cosine 0; one without direction in the whole sum is
+    left out.
+    """
+    clipped = _clip_to_median(rows)
+    parts = weights[:, None, None] * clipped
+    others = np.stack([np.delete(parts, i, axis=0).sum(axis=0) for i in range(len(rows))])
+    return _mean_cosines(clipped, others, np.linalg.norm(parts.sum(axis=0), axis=1) > 0)
 
 
 def alignment(round_: Round, weights: Vector) -> Reading:
     """The alignment of each client's head update with the cohort's."""
     return Reading(alignments(round_.head_rows(), weights))
+
+
+def raw_alignment(round_: Round, weights: Vector) -> Reading:
+    """The alignment before the map to 0..1."""
+    return Reading(raw_alignments(round_.head_rows(), weights))
+
+
+def leave_one_out_alignment(round_: Round, weights: Vector) -> Reading:
+    """The alignment of each client's head update with that of the others."""
+    return Reading(leave_one_out_alignments(round_.head_rows(), weights))
+
+
+def _mean_cosines(rows: Vector, targets: Vector, counted: NDArray[np.bool_]) -> Vector:
+    """Mean over the counted classes of the cosines of rows and targets, both (m, classes, d) -> (m,)."""
+    if not counted.any():
+        return np.zeros(len(rows))
+    own, other = rows[:, counted], targets[:, counted]
+    dots = np.einsum("jcd,jcd->jc", own, other)
+    lengths = np.linalg.norm(own, axis=2) * np.linalg.norm(other, axis=2)
+    # A row that did not move has no direction: cosine 0.
+    cosines = np.where(lengths > 0, dots / np.where(lengths > 0, lengths, 1.0), 0.0)
+    means: Vector = cosines.clip(-1.0, 1.0).mean(axis=1)
+    return means
 
 
 def _clip_to_median(rows: Vector) -> Vector:

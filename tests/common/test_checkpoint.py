@@ -18,6 +18,7 @@ from common.errors import DataError
 from common.params import Arrays
 
 REPO = Path(__file__).parents[2]
+FILES = ["buffers.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"]
 
 
 def arrays() -> Arrays:
@@ -64,13 +65,15 @@ def test_no_arrays_come_back_as_none(tmp_path: Path) -> None:
 
 def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     state = {"scores": {"site-ä": [0.1, 1e-300, None]}, "round": 3, "empty": {}}
-    final = save(tmp_path, Checkpoint(7, arrays(), {"n": np.array(3)}, state), keep=1)
+    optimizer = {"variance/w": np.array([1e-300, 2.0])}
+    final = save(tmp_path, Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer), keep=1)
     assert final == tmp_path / "round-0007"
-    assert names(final) == ["buffers.safetensors", "model.safetensors", "state.json"]
+    assert names(final) == FILES
     back = load_latest(tmp_path)
     assert (back.round, back.state) == (7, state)
     assert_same(back.model, arrays())
     assert_same(back.buffers, {"n": np.array(3)})
+    assert_same(back.optimizer, optimizer)
 
 
 def test_what_was_loaded_may_be_written_to(tmp_path: Path) -> None:
@@ -127,11 +130,7 @@ def test_leftovers_of_a_killed_process_with_the_same_pid_do_not_mix_in(tmp_path:
     partial = tmp_path / f".round-0001.{os.getpid()}"
     partial.mkdir()
     (partial / "rubbish").write_text("x")
-    assert names(save(tmp_path, checkpoint(1), keep=1)) == [
-        "buffers.safetensors",
-        "model.safetensors",
-        "state.json",
-    ]
+    assert names(save(tmp_path, checkpoint(1), keep=1)) == FILES
 
 
 def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
@@ -219,7 +218,7 @@ def test_a_pickle_under_a_tensor_files_name_is_refused_and_not_run(tmp_path: Pat
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "buffers.safetensors", "state.json"])
+@pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
     (save(tmp_path, checkpoint(1), keep=1) / file).unlink()
     with pytest.raises(DataError, match=file.replace(".", r"\.")):

@@ -119,8 +119,8 @@ def test_a_node_goes_round_as_well() -> None:
         ),
         (
             {"weighting": "spectralfuze"},
-            "\"weighting\" in exp.toml: input should be 'uniform', 'examples', 'spectralfed' or "
-            "'spectralfuse'; got 'spectralfuze'. Did you mean \"spectralfuse\"?",
+            "\"weighting\" in exp.toml: input should be 'uniform', 'examples', 'spectralfed', "
+            "'spectralfuse', 'shapfed', 'cgsv', 'feddisco' or 'fedawa'; got 'spectralfuze'. Did you mean \"spectralfuse\"?",
         ),
         ({"amp": "x"}, "\"amp\" in exp.toml: input should be 'off' or 'bf16'; got 'x'."),
         (

@@ -18,6 +18,7 @@ KNOWS_FLOWER = (
     "common/messages.py",
     "client_app/app.py",
     "client_app/memory.py",
+    "strategies/drop_in.py",
     "strategies/flower.py",
     "server_app/app.py",
     "server_app/roster.py",

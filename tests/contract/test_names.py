@@ -17,8 +17,11 @@ from common.datasets import Examples
 from common.filters import FILTERS
 from common.models import MODELS
 from strategies import presets
-from strategies.presets import PRESETS
+from strategies.presets import OPTIMIZERS, PRESETS
+from strategies.recipe import RecipeState
+from strategies.robust import AGGREGATES
 from strategies.weighting import BASE
+from tests.strategies.rounds import whole_round
 
 
 def choices(field: str) -> set[str]:
@@ -32,6 +35,8 @@ def choices(field: str) -> set[str]:
         ("filter", FILTERS),
         ("weighting", PRESETS),
         ("base_weighting", BASE),
+        ("aggregation", AGGREGATES),
+        ("server_optimizer", OPTIMIZERS),
     ],
 )
 def test_the_configuration_takes_exactly_what_there_is(field: str, known: dict[str, object]) -> None:
@@ -49,6 +54,31 @@ def test_every_model_is_named_where_the_key_is_described() -> None:
 def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -> None:
     recipe = presets.build(RunConfig.model_validate({"weighting": weighting, "contribution": mode}))
     assert callable(recipe.weigh) and callable(recipe.step)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "aggregation", "optimizer"), list(product(PRESETS, AGGREGATES, OPTIMIZERS))
+)
+@pytest.mark.parametrize("around", [{}, {"update_clip": 1.0, "layer_shrinkage": 0.03}])
+def test_every_weighting_goes_with_every_aggregate_and_server_step(
+    weighting: str, aggregation: str, optimizer: str, around: dict[str, float]
+) -> None:
+    keys = {"weighting": weighting, "aggregation": aggregation, "server_optimizer": optimizer}
+    recipe = presets.build(RunConfig.model_validate({**keys, **around, "server_learning_rate": 0.1}))
+    draw = np.random.default_rng(0)
+    model = {"w": draw.normal(size=(3, 4)).astype(np.float32), "b": np.zeros(3, np.float32)}
+    start, state, labels = model, RecipeState(), {"a": (5, 5, 5), "b": (9, 1, 0), "c": (2, 3, 2)}
+    for _ in range(2):
+        updates = {
+            name: {k: draw.normal(size=x.shape).astype(np.float32) for k, x in model.items()}
+            for name in labels
+        }
+        round_ = whole_round(updates, model, **labels)
+        state, outcome = recipe.run(state, round_, round_.clients)
+        model = outcome.model
+        assert outcome.weights.sum() == pytest.approx(1) and (outcome.weights >= 0).all()
+    assert all(np.isfinite(x).all() and x.dtype == np.float32 for x in model.values())
+    assert all((x != start[name]).all() for name, x in model.items())
 
 
 @pytest.mark.parametrize(("algorithm", "filter_"), list(product(ALGORITHMS, FILTERS)))

@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from safetensors.numpy import load_file
 
-from common.config import RunConfig
+from common.checkpoint import load_latest
+from common.config import RunConfig, Value
 from common.filters import low_bins
 from common.models import build
-from tests.federation import DATA, Federation
+from tests.federation import DATA, Federation, on_train
 
 
 def test_a_run_leaves_its_books_model_checkpoints_and_report(federation: Federation) -> None:
@@ -60,9 +62,21 @@ def test_a_run_repeats_bit_for_bit_in_whatever_order_nodes_answer(federation: Fe
     assert [c.score for c in first.clients()] == [c.score for c in turned.clients()]
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "spectralfuse"])
-def test_a_resumed_run_is_the_uninterrupted_one(federation: Federation, weighting: str) -> None:
-    keys = {"weighting": weighting, "momentum": 0.9, "fraction_train": 0.5, "lr_decay": 0.9}
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"weighting": "uniform"},
+        {"weighting": "spectralfuse"},
+        {"weighting": "cgsv", "server_optimizer": "momentum", "server_momentum": 0.5},
+        {"weighting": "fedawa", "server_optimizer": "adam", "server_learning_rate": 0.05},
+        {"weighting": "feddisco", "server_optimizer": "yogi", "server_learning_rate": 0.01},
+        {"weighting": "shapfed", "server_optimizer": "adagrad", "server_learning_rate": 0.05},
+        {"aggregation": "geometric-median", "update_clip": 1.0, "layer_shrinkage": 0.03},
+    ],
+    ids=lambda more: "-".join(str(value) for value in more.values()),
+)
+def test_a_resumed_run_is_the_uninterrupted_one(federation: Federation, more: dict[str, Value]) -> None:
+    keys = {"momentum": 0.9, "fraction_train": 0.5, "lr_decay": 0.9, **more}
     whole = federation.run("whole", rounds=5, **keys)
     federation.run("cut", rounds=2, **keys)
     resumed = federation.run(resume="cut", rounds=5, **keys)
@@ -72,6 +86,57 @@ def test_a_resumed_run_is_the_uninterrupted_one(federation: Federation, weightin
         (c.round, c.client, c.score, c.weight) for c in whole.clients()
     ]
     assert [r.round for r in resumed.rounds] == [1, 2, 3, 4, 5]
+
+
+def test_the_server_optimisers_arrays_are_in_the_checkpoint(federation: Federation) -> None:
+    keys: dict[str, Value] = {"server_optimizer": "adam", "server_learning_rate": 0.05}
+    saved = load_latest(federation.run(**keys).folder / "checkpoints")
+    assert saved.optimizer.keys() == {"steps"} | {
+        f"{kind}/{name}" for kind in ("momentum", "variance") for name in saved.model
+    }
+    assert saved.optimizer["steps"] == 3
+    assert all(x.dtype == np.float64 for x in saved.optimizer.values())
+    assert load_latest(federation.run("plain").folder / "checkpoints").optimizer == {}
+
+
+def test_feddisco_weighs_by_the_labels_that_nodes_have(federation: Federation) -> None:
+    nodes = [
+        federation.node("site-1", range(0, 80), validation=0.0),  # all four classes
+        federation.node("site-2", range(80, 160, 4), validation=0.0),  # the first class only
+    ]
+    run = federation.run(weighting="feddisco", nodes=nodes)
+    # n = 0.8, 0.2; divergences over their sum 0, 1: 0.8 + 0.1 and max(0.2 - 0.5 + 0.1, 0).
+    assert [(c.signals["discrepancy"], c.weight) for c in run.clients()][:2] == [(0, 1), (1, 0)]
+
+
+def test_feddisco_without_label_counts_fails_and_says_why(federation: Federation) -> None:
+    def forget(reply: Message, number: int) -> Message:
+        metrics = reply.content.metric_records["metrics"]
+        del metrics["label-counts"]
+        return reply
+
+    nodes = [federation.node("site-1")]
+    run = federation.run(
+        weighting="feddisco", nodes=nodes, min_nodes=1, rounds=5, wrap=on_train("site-1", forget)
+    )
+    assert run.end.status == "failed"
+    assert "site-1: label-counts is None; it takes 4 whole numbers" in run.end.reason
+
+
+@pytest.mark.parametrize(
+    "more", [{"weighting": "spectralfuse"}, {"weighting": "feddisco", "contribution": "off"}]
+)
+def test_nodes_keep_their_label_counts_to_themselves_unless_they_weigh(
+    federation: Federation, more: dict[str, Value]
+) -> None:
+    told: list[str] = []
+
+    def listen(reply: Message, number: int) -> Message:
+        told.extend(reply.content.metric_records["metrics"])
+        return reply
+
+    federation.run(rounds=1, wrap=on_train("site-1", listen), **more)
+    assert "num-examples" in told and "label-counts" not in told
 
 
 def test_rounds_after_the_checkpoint_are_done_again(federation: Federation) -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from common.models import Head
+from common.params import Arrays
 from strategies.round import Reply, Round
 
 
@@ -20,9 +21,23 @@ def head_round(heads: dict[str, object], biases: dict[str, object] | None = None
         update = {"head.weight": arrays[name]}
         if biases is not None:
             update["head.bias"] = np.array(biases[name], dtype=np.float64)
-        replies.append(Reply(name, update, {}, extra.get(name, 10)))
+        examples = extra.get(name, 10)
+        replies.append(Reply(name, update, {}, examples, label_counts=(examples,) * shape[0]))
     head = Head("head.weight", None if biases is None else "head.bias", shape)
     return Round(1, model, head, tuple(replies))
+
+
+def whole_round(updates: dict[str, Arrays], model: Arrays | None = None, **labels: tuple[int, ...]) -> Round:
+    """A round with these whole updates by client and, if given, their label counts. The first tensor of two
+    axes is the head's weight."""
+    first = next(iter(updates.values()))
+    weight = next(name for name, x in first.items() if x.ndim > 1)
+    replies = tuple(
+        Reply(name, updates[name], {}, sum(labels.get(name, (10,))), label_counts=labels.get(name))
+        for name in sorted(updates)
+    )
+    zero = {name: np.zeros_like(x) for name, x in first.items()}
+    return Round(1, model or zero, Head(weight, None, first[weight].shape), replies)
 
 
 def entropy_by_svd(m: np.ndarray) -> float:

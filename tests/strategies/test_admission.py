@@ -65,6 +65,36 @@ def test_what_does_not_fit_is_refused_by_name(
     assert str(caught.value) == sentence
 
 
+LABELLED = Schema.of(UPDATE, BUFFERS, max_examples=1000, label_classes=3)
+
+
+def test_label_counts_are_taken_only_if_they_were_asked_for() -> None:
+    said = METRICS | {"label-counts": [4, 0, 6]}
+    assert admit("a", UPDATE, BUFFERS, said, LABELLED).label_counts == (4, 0, 6)
+    assert admit("a", UPDATE, BUFFERS, said, SCHEMA).label_counts is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "what"),
+    [
+        (None, "is None"),
+        (7, "is 7"),
+        ([1, 2], "is 2 values"),
+        ([1, 2, 3, 4], "is 4 values"),
+        ([1, -1, 3], "holds something else than counts"),
+        ([1.0, 2.0, 3.0], "holds something else than counts"),
+        ([float("nan")] * 3, "holds something else than counts"),
+        ([True, True, True], "holds something else than counts"),
+        ([0, 0, 0], "holds something else than counts"),
+    ],
+)
+def test_label_counts_that_are_none_are_refused(counts: object, what: str) -> None:
+    with pytest.raises(Inadmissible) as caught:
+        admit("a", UPDATE, BUFFERS, METRICS | {"label-counts": counts}, LABELLED)
+    takes = "it takes 3 whole numbers, one a class, for this run's weighting"
+    assert str(caught.value) == f"label-counts {what}; {takes}"
+
+
 def test_a_sum_that_overflows_is_not_mistaken_for_infinity() -> None:
     huge = {"w": np.full((2, 3), 3e38, np.float32), "b": np.zeros(2, np.float32)}
     assert admit("a", huge, BUFFERS, METRICS, SCHEMA).update is huge

@@ -13,7 +13,7 @@ from strategies.aggregate import merged_buffers, weighted_sum
 from strategies.recipe import RecipeState
 from strategies.round import Reply, Round
 from strategies.scorers import Ema, ScorerState
-from tests.strategies.rounds import entropy_by_svd, head_round
+from tests.strategies.rounds import entropy_by_svd, head_round, whole_round
 
 RICH, POOR = np.diag([1.0, 1, 1]), np.diag([2.0, 1, 0])
 
@@ -129,14 +129,21 @@ def test_replies_must_stand_in_the_order_of_distinct_names() -> None:
 
 
 def test_a_client_without_a_value_keeps_its_mean_and_a_new_one_scores_zero() -> None:
-    state, _ = Ema(0.5).score(ScorerState(), {"s": np.array([1.0])}, ("a",), ("a",))
-    _, scores = Ema(0.5).score(
-        state, {"s": np.array([np.nan, 3.0, np.nan])}, ("a", "b", "c"), ("a", "b", "c")
-    )
+    alone, three = head_round({"a": RICH}), head_round({"a": RICH, "b": RICH, "c": RICH})
+    state, _ = Ema(0.5).score(ScorerState(), {"s": np.array([1.0])}, alone, alone.clients)
+    signals = {"s": np.array([np.nan, 3.0, np.nan])}
+    _, scores = Ema(0.5).score(state, signals, three, three.clients)
     assert scores.values == pytest.approx([1.0, 3.0, 0.0])
 
 
-@given(st.sampled_from(sorted(presets.PRESETS)), arrays(np.float64, (3, 3, 4), elements=st.floats(-1e6, 1e6)))
+WEIGHTINGS = sorted(presets.PRESETS)
+REMEMBERING = [name for name in WEIGHTINGS if presets.build(config(weighting=name)).scorer is not None]
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.sampled_from(WEIGHTINGS), arrays(np.float32, (3, 3, 4), elements=FLOATS))
 def test_weights_are_on_the_simplex_whatever_the_updates(weighting: str, heads: np.ndarray) -> None:
     round_ = head_round(dict(zip("abc", heads, strict=True)))
     recipe = presets.build(config(weighting=weighting))
@@ -146,5 +153,121 @@ def test_weights_are_on_the_simplex_whatever_the_updates(weighting: str, heads: 
         assert (outcome.weights >= 0).all()
         assert outcome.weights.sum() == pytest.approx(1.0)
         assert outcome.model["head.weight"] == pytest.approx(
-            weighted_sum(round_, outcome.weights)["head.weight"]
+            weighted_sum(recipe.rescale(round_), outcome.weights)["head.weight"]
         )
+
+
+@given(st.sampled_from(WEIGHTINGS), st.permutations(range(5)), st.integers(0, 2**32 - 1))
+def test_weights_go_with_the_client_whatever_its_name(weighting: str, order: list[int], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    recipe = presets.build(config(weighting=weighting))
+    state, turned = RecipeState(), RecipeState()
+    for _ in range(3):
+        heads = draw.normal(size=(5, 3, 4)) + draw.normal(size=(3, 4))
+        labels = draw.integers(1, 50, size=(5, 3))
+        rounds = [
+            whole_round(
+                {name: {"w": heads[i]} for name, i in zip("abcde", of, strict=True)},
+                **{name: tuple(labels[i].tolist()) for name, i in zip("abcde", of, strict=True)},
+            )
+            for of in (range(5), order)
+        ]
+        state, one = recipe.run(state, rounds[0], rounds[0].clients)
+        turned, other = recipe.run(turned, rounds[1], rounds[1].clients)
+        assert other.weights == pytest.approx(one.weights[order])
+
+
+@given(
+    st.sampled_from(REMEMBERING),
+    st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=12),
+    st.integers(0, 2**32 - 1),
+)
+def test_equal_clients_weigh_the_same_whoever_took_part_before(
+    weighting: str, cohorts: list[set[str]], seed: int
+) -> None:
+    same = np.random.default_rng(seed).normal(size=(3, 4))
+    recipe = presets.build(config(weighting=weighting))
+    state = RecipeState()
+    for cohort in cohorts:
+        state, outcome = recipe.run(state, head_round(dict.fromkeys(cohort, same)), tuple("abcdef"))
+        assert outcome.weights == pytest.approx(np.full(len(cohort), 1 / len(cohort)))
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_a_round_of_zeros_leaves_the_model_and_weighs_all_the_same(weighting: str) -> None:
+    zeros = head_round(dict.fromkeys("abc", np.zeros((3, 4))))
+    recipe = presets.build(config(weighting=weighting))
+    state, outcome = recipe.run(RecipeState(), zeros, zeros.clients)
+    _, again = recipe.run(state, zeros, zeros.clients)
+    assert outcome.weights == pytest.approx(np.full(3, 1 / 3)) == again.weights
+    assert not outcome.model["head.weight"].any()
+
+
+IDLE = {"a": np.diag([1.0, 1, 1]), "b": np.diag([1.0, 2, 1]), "c": np.zeros((3, 3))}
+
+
+@pytest.mark.parametrize(
+    ("weighting", "below"),
+    [("spectralfed", 1e-9), ("spectralfuse", 0.25), ("shapfed", 0.25), ("cgsv", 0.05)],
+)
+def test_who_sends_zeros_weighs_less(weighting: str, below: float) -> None:
+    round_ = head_round(IDLE)
+    _, outcome = presets.build(config(weighting=weighting)).run(RecipeState(), round_, round_.clients)
+    assert 0 <= outcome.weights[2] < below
+
+
+@pytest.mark.parametrize("weighting", REMEMBERING)
+def test_one_row_that_nobody_moved_is_no_harm(weighting: str) -> None:
+    heads = {name: m * np.array([[1], [1], [0]]) for name, m in IDLE.items()}
+    round_ = head_round(heads)
+    _, outcome = presets.build(config(weighting=weighting)).run(RecipeState(), round_, round_.clients)
+    assert np.isfinite(outcome.weights).all() and outcome.weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("weighting", REMEMBERING)
+def test_two_clients_rank_nothing(weighting: str) -> None:
+    round_ = head_round({"a": RICH, "b": POOR})
+    state, outcome = presets.build(config(weighting=weighting)).run(RecipeState(), round_, round_.clients)
+    assert set(state.scorer.kalman.trust.values()) <= {0.0}
+    assert (outcome.weights > 0).all()
+
+
+def test_an_opposed_client_never_gets_a_negative_weight() -> None:
+    round_ = head_round({"a": RICH, "b": RICH, "c": -5 * RICH})
+    for weighting in WEIGHTINGS:
+        _, outcome = presets.build(config(weighting=weighting)).run(RecipeState(), round_, round_.clients)
+        assert (outcome.weights >= 0).all(), weighting
+
+
+def test_equal_norms_are_cgsvs_alone_and_only_while_it_weighs() -> None:
+    round_ = head_round({"a": RICH, "b": RICH, "c": 100 * RICH})
+    for mode, size in {"weight": 1, "observe": 34, "off": 34}.items():
+        recipe = presets.build(config(weighting="cgsv", contribution=mode))
+        _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+        assert outcome.model["head.weight"] == pytest.approx(size * RICH)
+
+
+def test_updates_are_clipped_after_they_were_scored_and_before_they_are_summed() -> None:
+    round_ = head_round({"a": RICH, "b": RICH, "c": 100 * RICH})
+    recipe = presets.build(config(weighting="uniform", update_clip=1.0))
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.model["head.weight"] == pytest.approx(RICH)
+
+
+def test_shrinkage_and_the_server_optimiser_come_last() -> None:
+    round_ = whole_round({"a": {"w": RICH}, "b": {"w": 2 * RICH}}, {"w": np.ones((3, 3))})
+    keys = {"weighting": "uniform", "server_optimizer": "momentum", "server_momentum": 0.5}
+    shrinking = presets.build(config(layer_shrinkage=0.03, **keys))
+    assert shrinking.run(RecipeState(), round_, round_.clients)[1].model["w"].sum() < 9 + 4.5
+    plain = presets.build(config(**keys))
+    state, _ = plain.run(RecipeState(), round_, round_.clients)
+    _, outcome = plain.run(state, round_, round_.clients)
+    assert outcome.model["w"] == pytest.approx(1 + 1.5 * RICH * 1.5)
+
+
+def test_labels_are_wanted_only_while_they_are_used() -> None:
+    for weighting in WEIGHTINGS:
+        for mode in ("off", "observe", "weight"):
+            run = config(weighting=weighting, contribution=mode)
+            wanted = weighting == "feddisco" and mode != "off"
+            assert run.wants_labels == presets.build(run).needs_labels == wanted

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.signals.alignment import alignment, alignments
+from strategies.signals.alignment import (
+    alignment,
+    alignments,
+    leave_one_out_alignment,
+    leave_one_out_alignments,
+    raw_alignment,
+)
 from tests.strategies.rounds import head_round
 
 # g = [[2, 1], [0, 1]]; cosines of the first rows 2/sqrt 5, 2/sqrt 5, 1/sqrt 5, of the second 1, -1, 1.
@@ -16,6 +22,21 @@ EXAMPLE = {"a": [[1, 0], [0, 1]], "b": [[1, 0], [0, -1]], "c": [[0, 1], [0, 1]]}
 def test_alignment_by_hand() -> None:
     reading = alignment(head_round(EXAMPLE), np.ones(3))
     assert reading.values == pytest.approx([0.9736067977, 0.4736067977, 0.8618033989], abs=1e-9)
+
+
+def test_the_raw_alignment_is_the_mean_cosine() -> None:
+    reading = raw_alignment(head_round(EXAMPLE), np.ones(3))
+    assert reading.values == pytest.approx([0.9472135955, -0.0527864045, 0.7236067977], abs=1e-9)
+
+
+def test_left_out_of_the_sum_by_hand() -> None:
+    # The others' sums: [[1, 1], [0, 0]], [[1, 1], [0, 2]], [[2, 0], [0, 0]].
+    reading = leave_one_out_alignment(head_round(EXAMPLE), np.ones(3))
+    assert reading.values == pytest.approx([0.3535533906, -0.1464466094, 0.0], abs=1e-9)
+
+
+def test_a_client_alone_has_nobody_to_be_aligned_with() -> None:
+    assert leave_one_out_alignments(np.ones((1, 2, 3)), np.ones(1)) == pytest.approx([0.0])
 
 
 def test_the_previous_weights_turn_the_reference() -> None:

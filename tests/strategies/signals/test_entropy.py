@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.signals.entropy import entropies, entropy
-from tests.strategies.rounds import entropy_by_svd, head_round
+from strategies.signals.entropy import entropies, entropy, entropy_of, frobenius_entropies
+from tests.strategies.rounds import entropy_by_svd, head_round, whole_round
 
 SQRT3 = math.sqrt(3)
 
@@ -93,3 +93,50 @@ def test_one_by_one_convolution_heads_are_flattened() -> None:
     kernel = np.arange(12.0).reshape(3, 4, 1, 1)
     reading = entropy(head_round({"a": kernel}), np.ones(1))
     assert reading.values[0] == pytest.approx(entropy_by_svd(kernel.reshape(3, 4)), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[1, 0], [0, 1]], 0.4901290717),  # q = 1/sqrt 2 twice
+        ([[1, 1], [1, -1]], 0.4901290717),
+        ([[2, 0], [0, 1]], 0.3729848457),
+        ([[SQRT3, 0], [0, 1]], 0.4140475507),
+        ([[1, 0, 1], [0, 1, 1]], 0.4140475507),
+        (np.eye(3), 0.9514261509),
+        (np.diag([3, 2, 1]), 0.6843352872),
+        (np.diag([2, 1, 1]), 0.7367906122),
+        ([[1, 2], [2, 4]], 0.0),
+        (np.zeros((3, 4)), 0.0),
+    ],
+)
+def test_the_frobenius_measure(matrix: object, expected: float) -> None:
+    assert frobenius_entropies(np.array([matrix], dtype=np.float64))[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_frobenius_measure_can_reverse_the_order_of_entropies() -> None:
+    one, other = (np.diag(np.sqrt(x))[None] for x in ([1.0, 10, 10], [2.0, 2, 9]))
+    assert (entropies(one)[0], entropies(other)[0]) == pytest.approx((0.851584, 0.830518), abs=1e-6)
+    frobenius = frobenius_entropies(one)[0], frobenius_entropies(other)[0]
+    assert frobenius == pytest.approx((0.679459, 0.702622), abs=1e-6)
+
+
+def test_another_layer_can_be_read_by_name() -> None:
+    kernel = np.arange(24.0).reshape(3, 2, 2, 2)
+    updates = {"head.weight": np.eye(3, 4), "conv.weight": kernel, "conv.bias": np.ones(3)}
+    round_ = whole_round({"a": updates, "b": updates})
+    values = entropy_of("conv.weight")(round_, np.ones(2)).values
+    assert values == pytest.approx([entropy_by_svd(kernel.reshape(3, 8))] * 2, abs=1e-9)
+    assert entropy_of("head.weight")(round_, np.ones(2)).values == pytest.approx([math.log(3)] * 2)
+
+
+@pytest.mark.parametrize("name", ["conv.weigth", "conv.bias", "nothing"])
+def test_a_name_that_is_no_weight_is_refused(name: str) -> None:
+    round_ = whole_round({"a": {"conv.weight": np.eye(3), "conv.bias": np.ones(3)}})
+    with pytest.raises(ValueError, match=f'the model has no weight "{name}"'):
+        entropy_of(name)(round_, np.ones(1))
+
+
+def test_a_layer_of_one_row_has_no_entropy() -> None:
+    reading = entropy_of("w")(whole_round({"a": {"w": np.ones((1, 5))}}), np.ones(1))
+    assert np.isnan(reading.values).all() and "single row" in reading.unavailable

@@ -1,0 +1,106 @@
+"""What contribution scores cost the server: 100 clients, a head of 100 classes, a model of ResNet-50's size.
+
+``python -m benchmarks.scoring [REPEATS]``. Each client has a head update of its own. The other 25.6 million
+parameters of 100 clients would take 10 GB, so that clients share four different sets of them in turn: each
+set is far larger than any cache, and the sum reads every client's numbers from memory all the same.
+All of it runs in one thread.
+"""
+
+import sys
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from benchmarks import measure
+from common.config import RunConfig
+from common.models import Head
+from strategies import presets
+from strategies.aggregate import weighted_sum
+from strategies.recipe import Recipe, RecipeState
+from strategies.round import Reply, Round
+from strategies.signals.entropy import entropies
+
+CLIENTS, CLASSES, WIDTH = 100, 100, 2048
+PARAMETERS = 25_600_000
+TENSORS, SETS = 24, 4  # of the body; how many different ones there are
+PERCENT, TIMES = 10.0, 5.0  # targets: at most so much of the aggregation, so many times faster than SVDs
+WEIGHTINGS = ("spectralfed", "spectralfuse")
+
+
+def make_round() -> Round:
+    """A round of the benchmark's clients, with numbers as small as those of updates."""
+    draw = np.random.default_rng(0)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return draw.standard_normal(shape, dtype=np.float32) * np.float32(1e-3)
+
+    size = (PARAMETERS - CLASSES * (WIDTH + 1)) // TENSORS
+    bodies = [{f"body.{i}": normal(size) for i in range(TENSORS)} for _ in range(SETS)]
+    replies = tuple(
+        Reply(
+            f"client-{i:03}",
+            bodies[i % SETS] | {"fc.weight": normal(CLASSES, WIDTH), "fc.bias": normal(CLASSES)},
+            {},
+            100,
+        )
+        for i in range(CLIENTS)
+    )
+    model = {name: np.zeros_like(x) for name, x in replies[0].update.items()}
+    return Round(1, model, Head("fc.weight", "fc.bias", (CLASSES, WIDTH)), replies)
+
+
+def scoring_only(weighting: str) -> Recipe:
+    """A weighting's recipe with everything but the sum over the model: signals, scorer, weights."""
+    recipe = presets.build(RunConfig.model_validate({"weighting": weighting}))
+    return replace(recipe, aggregate=lambda *_: {}, step=lambda state, model, update: (state, model))
+
+
+def one_svd_a_client(round_: Round) -> list[float]:
+    """The entropies as their formula reads: singular values in float64, client by client."""
+    found = []
+    for reply in round_.replies:
+        squares = np.linalg.svd(np.asarray(reply.update["fc.weight"], np.float64), compute_uv=False) ** 2
+        p = squares / squares.sum()
+        found.append(float(-(p * np.log(p)).sum()))
+    return found
+
+
+def main(repeats: int) -> None:
+    """Measure, check that both ways give the same entropies, and save the result."""
+    round_ = make_round()
+    np.testing.assert_allclose(one_svd_a_client(round_), entropies(round_.head_weights()), rtol=1e-9)
+    weights = np.full(CLIENTS, 1 / CLIENTS)
+    recipes = {name: scoring_only(name) for name in WEIGHTINGS}
+    variants = {
+        "aggregation": partial(measure.of_call, weighted_sum, round_, weights),
+        "svd a client": partial(measure.of_call, one_svd_a_client, round_),
+        **{
+            name: partial(measure.of_call, recipe.run, RecipeState(), round_, round_.clients)
+            for name, recipe in recipes.items()
+        },
+    }
+    seconds = measure.in_turn(variants, repeats)
+    measure.save(
+        "scoring",
+        {
+            "task": f"{CLIENTS} clients, head {CLASSES}x{WIDTH} with bias, {PARAMETERS:,} parameters in "
+            f"{TENSORS + 2} tensors, float32, one thread",
+            "repeats": repeats,
+            "cpu-seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "percent-of-the-aggregation": {
+                name: round(100 * seconds[name] / seconds["aggregation"], 2) for name in WEIGHTINGS
+            },
+            "times-faster-than-svd": {
+                name: round(seconds["svd a client"] / seconds[name], 2) for name in WEIGHTINGS
+            },
+            "targets": {"percent-of-the-aggregation": PERCENT, "times-faster-than-svd": TIMES},
+        },
+    )
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,111 @@
+"""Who trained on fewer examples than it claims: the rank of the first dense layer's update.
+
+Each example that passes a dense first layer adds an outer product with its own fixed input to the layer's
+gradient. However many epochs and steps a node takes, its update of that layer therefore has a rank of at
+most its number of distinct examples. A node that repeats ten rows a hundred times is found by this, though
+the update of its head may look like anybody's.
+
+What keeps it true: a momentum that starts at zero, clipping and FedProx add nothing but combinations of the
+same inputs. What ends it: weight decay adds a multiple of the whole weight, mixed precision adds rounding
+that is not small, a convolution sees many patches of one example and has few columns.
+
+Measured on digits and ``mlp4`` (first layer 200 x 64), five nodes, the last one a free-rider with ten
+distinct rows (nine after its validation split) that claims as many as the others have; six rounds, three
+seeds, learning rate 0.05. Ratio is rank over the smaller of claim and cohort median; below 0.5 is a flag.
+
+=========  ======================  ===========  ===============  ============  =================
+Dirichlet  nodes train with        free-rider   highest ratio    honest        lowest ratio
+=========  ======================  ===========  ===============  ============  =================
+0.1        no filter               9            0.23             33 to 55      0.70
+0.1        fft                     16           0.34             39 to 60      0.76
+0.1        fft, momentum, 2 ep.    12 to 17     0.45             31 to 60      0.73
+0.3        no filter               8 to 9       0.18             46 to 56      0.90
+0.3        fft                     15 to 16     0.29             52 to 60      0.95
+0.3        fft, momentum, 2 ep.    14 to 16     0.37             34 to 61      0.83
+1.0        no filter               9            0.18             48 to 57      0.94
+1.0        fft                     16           0.28             52 to 61      0.91
+1.0        fft, momentum, 2 ep.    14 to 16     0.31             50 to 61      0.96
+=========  ======================  ===========  ===============  ============  =================
+
+So every round of a free-rider was flagged (162 of 162) and no round of an honest node (0 of 648). The same
+on 5,000 images of CIFAR-10 (first layer 200 x 3072): free-riders 9 without filter and 15 to 20 with it, a
+ratio of at most 0.10; honest nodes 154 to 200, a ratio of at least 0.77; again 162 of 162 and 0 of 648. The
+fft filter mixes neighbouring rows of the flattened weight and so adds to a rank. A node that adds noise to
+its update passes the test, and so does one with enough data of its own. A flag asks
+somebody to look; it bans nobody.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import RunConfig
+from common.ledger import Flag
+from common.models import Head
+from common.params import Arrays
+from strategies.round import Reply, Round
+
+RELATIVE = 1e-3  # a singular value below this part of the largest one counts as rounding
+WIDEST = 2048  # of the weight's shorter side: a wider one would cost more than the rest of the round
+IN_SPAN = ("fedavg", "fedprox")  # local rules whose steps combine nothing but the node's own inputs
+
+
+def numeric_rank(matrix: NDArray[np.generic]) -> int:
+    """How many singular values of a matrix exceed 1e-3 of the largest one; 0 for a zero matrix."""
+    m = np.asarray(matrix, dtype=np.float64)
+    peak = np.abs(m).max(initial=0.0)
+    if peak == 0:
+        return 0
+    short = (m if m.shape[0] <= m.shape[1] else m.T) / peak  # squares of tiny updates stay in range
+    squares = np.linalg.eigvalsh(short @ short.T)
+    return int((squares > RELATIVE**2 * squares[-1]).sum())
+
+
+@dataclass(frozen=True)
+class RankTest:
+    """The test on one layer, with its thresholds. With ``unavailable`` set it flags nobody."""
+
+    layer: str = ""  # name of the first dense layer's weight
+    unavailable: str = ""  # the reason, in one sentence
+    below: float = 0.5  # a flag for less than this part of what both its claim and its peers give to expect
+    min_clients: int = 3  # fewer have no typical rank
+
+    def look(self, round_: Round) -> dict[str, Flag]:
+        """The clients of one round whose rank fits neither their example count nor the cohort."""
+        if self.unavailable or len(round_.replies) < self.min_clients:
+            return {}
+        ranks = [numeric_rank(reply.update[self.layer]) for reply in round_.replies]
+        typical = float(np.median(ranks))
+        flags = {}
+        for reply, rank in zip(round_.replies, ranks, strict=True):
+            limit = self.below * min(reply.examples, typical)
+            if rank < limit:
+                flags[reply.client] = _flag(reply, rank, typical, limit)
+        return flags
+
+
+NO_RANK_TEST = RankTest(unavailable="nobody named a layer")
+
+
+def first_layer_rank(config: RunConfig, model: Arrays, head: Head) -> RankTest:
+    """The test for a run of this configuration on a model with these parameters, in the model's order."""
+    layer = next((name for name, w in model.items() if w.ndim >= 2), head.weight)
+    reasons: dict[str, bool] = {
+        "the model has no layer before its head": layer == head.weight,
+        f'the first weight, "{layer}", is not that of a dense layer': model[layer].ndim != 2,
+        f'the first weight, "{layer}", is wider than {WIDEST}': min(model[layer].shape[:2]) > WIDEST,
+        "weight decay adds a multiple of the whole weight to every update": config.weight_decay > 0,
+        f"{config.algorithm} adds more than a node's own gradients": config.algorithm not in IN_SPAN,
+        "the rounding of mixed precision hides a rank": config.amp != "off",
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    return RankTest(layer, f"the first-layer rank test is off: {why}" if why else "")
+
+
+def _flag(reply: Reply, rank: int, typical: float, limit: float) -> Flag:
+    text = (
+        f"its first layer's update has rank {rank}, that of its peers {typical:g}; a node that trains on "
+        f"N distinct examples can reach at most about N, and it claims {reply.examples}"
+    )
+    return Flag(test="first-layer-rank", value=rank, threshold=limit, text=text)
