@@ -36,6 +36,7 @@ format: $(READY)  ## put the code into its one form
 bench: $(READY)  ## measure, and write benchmarks/results
 	$(BIN)/python -m benchmarks.runner
 	$(BIN)/python -m benchmarks.filters
+	$(BIN)/python -m benchmarks.scoring
 
 clean:  ## remove the environment and caches, never runs/
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -67,7 +67,7 @@ def always_replies(work: Callable[[Message, Context], RecordDict]) -> Handler:
 @always_replies
 def hello(message: Message, context: Context) -> RecordDict:
     """Who this node is and what shape its data have: the first thing a server asks."""
-    node, _ = _configs(context)
+    node, run = _configs(context)
     examples, train_rows, _ = _own_data(node)
     mine = examples.rows(train_rows)
     card = NodeCard(
@@ -76,7 +76,7 @@ def hello(message: Message, context: Context) -> RecordDict:
         classes=examples.classes,
         input_shape=examples.input_shape,
         fingerprint=fingerprint(mine),
-        device=node.device,
+        device=node.device or run.device,
         versions={name: _version(name) for name in ("flwr", "torch", "numpy")},
     )
     return RecordDict({CARD: card_record(card)})

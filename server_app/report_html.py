@@ -254,6 +254,16 @@ def _clients(run: RunView, rows: list[Contribution]) -> Html:
     )
 
 
+def _present(values: Values) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _spread(scores: Mapping[str, Values]) -> float:
+    """How far the clients' scores are apart over the whole run."""
+    values = [value for line in scores.values() for value in _present(line)]
+    return max(values) - min(values)
+
+
 def _score_chart(
     run: RunView, scores: Mapping[str, Values], styles: Mapping[str, str], labelled: Labelled
 ) -> Html:
@@ -261,8 +271,15 @@ def _score_chart(
         return el("p", _why_no_scores(run))
     deviations = _by_client(run, "score_std")
     bands = {name: tuple(None if s is None else 2 * s for s in d) for name, d in deviations.items()}
-    has_band = any(value is not None for name in labelled for value in bands[name])
-    note = "The band is two standard deviations of the Kalman filter to either side. " if has_band else ""
+    last = [band[-1] for band in map(_present, bands.values()) if band]
+    spread = _spread(scores)
+    note = "The band is two standard deviations of the Kalman filter to either side. " if last else ""
+    if last and min(last) > spread:  # bands that cover the whole chart would hide the lines and tell nothing
+        bands = dict.fromkeys(bands, ())
+        note = (
+            f"Two standard deviations of the Kalman filter, {min(last):.2f} by now, are more than all lines "
+            f"are apart ({spread:.2f}): after so few rounds the ranking is a first guess. "
+        )
     chart = Chart(
         id="scores",
         title="Contribution score",

@@ -13,6 +13,7 @@ from server_app.markup import NO_BREAK_SPACE, Html, el, join, pixels, shorten
 
 LEFT, TOP, BOTTOM, RIGHT = 50.0, 30.0, 38.0, 14.0  # margins around the plot, in pixels
 LABEL_GAP = 15.0  # between the middles of two labels
+BAND_ROOM = 1.5  # times the spread of the lines: how far a band may stretch the axis beyond them
 LABEL_LEAD = 22.0  # from the plot to its labels
 CHARACTER = 6.9  # generous width of a character of a label
 LONGEST_LABEL = 18  # characters
@@ -143,17 +144,18 @@ def line_chart(chart: Chart) -> Html:
 
 
 def _extent(chart: Chart) -> tuple[float, float]:
-    """What the y axis must show: all lines, and the bands of the last half.
+    """What the y axis must show: all lines, and of their bands as much as leaves the lines apart.
 
-    A first score is hardly more than a guess, and its band would press the lines flat.
+    A first score is hardly more than a guess, and its whole band would press the lines flat.
     """
     half = len(chart.x) // 2
-    values = [value for series in chart.series for value in series.values if value is not None]
+    lines = [value for series in chart.series for value in series.values if value is not None]
+    room = BAND_ROOM * max(max(lines) - min(lines), 0.1 * max(map(abs, lines)))
+    values = [*lines, *chart.include]
     for series in chart.series:
         for value, band in list(zip(series.values, series.band, strict=False))[half:]:
             if value is not None and band is not None:
-                values += [value - band, value + band]
-    values += chart.include
+                values += [max(value - band, min(lines) - room), min(value + band, max(lines) + room)]
     low, high = chart.bounds
     return max(min(values), low), min(max(values), high)
 

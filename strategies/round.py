@@ -48,15 +48,17 @@ class Round:
         """The clients' own example counts, (m,)."""
         return np.array([reply.examples for reply in self.replies], dtype=np.float64)
 
-    def head_weights(self) -> Vector:
-        """The updates of the head's weight, (m, classes, d); kernels of a 1x1 head are flattened."""
-        rows = [np.asarray(r.update[self.head.weight], dtype=np.float64) for r in self.replies]
-        return np.stack([m.reshape(m.shape[0], -1) for m in rows])
+    def head_weights(self) -> list[NDArray[np.generic]]:
+        """The clients' updates of the head's weight as they were sent, m of (classes, d), not copied.
 
-    def head_rows(self) -> Vector:
-        """The updates of the head with the bias, if it has one, as a last column, (m, classes, d + 1)."""
-        weights = self.head_weights()
-        if self.head.bias is None:
+        Kernels of a 1x1 head are flattened.
+        """
+        return [reply.update[self.head.weight].reshape(self.head.shape[0], -1) for reply in self.replies]
+
+    def head_rows(self) -> list[NDArray[np.generic]]:
+        """The same with the bias, if the head has one, as a last column, m of (classes, d + 1)."""
+        weights, bias = self.head_weights(), self.head.bias
+        if bias is None:
             return weights
-        biases = np.stack([np.asarray(r.update[self.head.bias], dtype=np.float64) for r in self.replies])
-        return np.concatenate([weights, biases[:, :, None]], axis=2)
+        biases = [reply.update[bias][:, None] for reply in self.replies]
+        return [np.concatenate(pair, axis=1) for pair in zip(weights, biases, strict=True)]

@@ -7,14 +7,18 @@ The ShapFed paper calls this a Shapley value, but only the grand coalition enter
 contributions in it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.round import Round, Vector
 from strategies.signals import Reading
 
+Rows = NDArray[np.generic] | Sequence[NDArray[np.generic]]  # m of (classes, d)
 
-def alignments(rows: Vector, weights: Vector) -> Vector:
+
+def alignments(rows: Rows, weights: Vector) -> Vector:
     """Mapped mean cosine of each client's class rows with the weighted sum, (m, classes, d) -> (m,).
 
     Between 0 and 1; 1/2 for a client that did not move, and for all when no class has a direction.
@@ -25,24 +29,35 @@ def alignments(rows: Vector, weights: Vector) -> Vector:
     return mapped
 
 
-def raw_alignments(rows: Vector, weights: Vector) -> Vector:
+def raw_alignments(rows: Rows, weights: Vector) -> Vector:
     """The mean cosine as both papers print it, before the map: -1 to 1, (m, classes, d) -> (m,).
 
     Something to read, not to weigh by: shares of numbers with both signs can be negative or huge.
     """
-    clipped = _clip_to_median(rows)
-    total = np.einsum("j,jcd->cd", weights, clipped)  # (classes, d)
-    return _mean_cosines(clipped, np.broadcast_to(total, clipped.shape), np.linalg.norm(total, axis=1) > 0)
+    factors = weights * _clip_factors(rows)
+    cosines = []
+    # Class by class: what a class needs stays in the cache, a stack of a hundred heads does not.
+    for c in range(len(rows[0])):
+        own = np.array([client[c] for client in rows], dtype=np.float64)  # (m, d)
+        total = factors @ own
+        lengths = np.sqrt(np.vecdot(own, own)) * np.linalg.norm(total)
+        if total.any():
+            # A row that did not move has no direction: cosine 0.
+            cosines.append(np.where(lengths > 0, (own @ total) / np.where(lengths > 0, lengths, 1.0), 0.0))
+    if not cosines:
+        return np.zeros(len(rows))
+    means: Vector = np.stack(cosines).clip(-1.0, 1.0).mean(axis=0)
+    return means
 
 
-def leave_one_out_alignments(rows: Vector, weights: Vector) -> Vector:
+def leave_one_out_alignments(rows: Rows, weights: Vector) -> Vector:
     """Each client's mean cosine with the sum of the others, -1 to 1, (m, classes, d) -> (m,).
 
     Free of self-inclusion, but no gate: when data differ much between clients, honest ones are negative.
     A class that only this client moved counts as cosine 0; one without direction in the whole sum is
     left out.
     """
-    clipped = _clip_to_median(rows)
+    clipped = np.asarray(rows, dtype=np.float64) * _clip_factors(rows)[:, None, None]
     parts = weights[:, None, None] * clipped
     others = np.stack([np.delete(parts, i, axis=0).sum(axis=0) for i in range(len(rows))])
     return _mean_cosines(clipped, others, np.linalg.norm(parts.sum(axis=0), axis=1) > 0)
@@ -76,10 +91,11 @@ def _mean_cosines(rows: Vector, targets: Vector, counted: NDArray[np.bool_]) -> 
     return means
 
 
-def _clip_to_median(rows: Vector) -> Vector:
-    norms = np.linalg.norm(rows.reshape(len(rows), -1), axis=1)
+def _clip_factors(rows: Rows) -> Vector:
+    """What brings each client's norm down to the cohort's median, (m,), at most 1."""
+    norms = np.array([np.linalg.norm(np.asarray(client, dtype=np.float64)) for client in rows])
     if not norms.any():
-        return rows
+        return np.ones(len(norms))
     limit = np.median(norms[norms > 0])
-    clipped: Vector = rows * (limit / np.maximum(norms, limit))[:, None, None]
-    return clipped
+    factors: Vector = limit / np.maximum(norms, limit)
+    return factors

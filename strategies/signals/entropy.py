@@ -7,17 +7,22 @@ The trace normalisation (Eq. 9 and 11 of the paper) is used. The Frobenius one o
 same up to a factor, as the paper says; it can even reverse an order.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import nearest
 from strategies.round import Round, Vector
 from strategies.signals import Reading, Signal
 
+Matrices = NDArray[np.generic] | Sequence[NDArray[np.generic]]  # m of (rows, columns)
+
 NO_UPDATE = 1e-15  # a Frobenius norm up to this is no update at all
 RANK_ONE = 1e-6  # normalised entropies below this are rounding noise around rank one
 
 
-def entropies(matrices: Vector) -> Vector:
+def entropies(matrices: Matrices) -> Vector:
     """Von Neumann entropy in nats of each matrix of a stack, (m, rows, columns) -> (m,).
 
     Between 0 and ln(min(rows, columns)). 0 for rank one and for a zero matrix. Unchanged by scaling
@@ -29,7 +34,7 @@ def entropies(matrices: Vector) -> Vector:
     return _plogp(eigenvalues / np.where(trace > 0, trace, 1.0))
 
 
-def frobenius_entropies(matrices: Vector) -> Vector:
+def frobenius_entropies(matrices: Matrices) -> Vector:
     """The measure of the paper's Eq. 12, ``-sum q ln q`` with q = lambda / |lambda|, (m, r, c) -> (m,).
 
     The q do not sum to one, so this is no entropy: it equals ``k (S - ln k)`` with k = 1 / |p|, and k
@@ -47,7 +52,7 @@ def entropy(round_: Round, weights: Vector) -> Reading:
     or fewer, and rounds in which no update reaches a normalised entropy of 1e-6.
     """
     matrices = round_.head_weights()
-    classes, width = matrices.shape[1:]
+    classes, width = matrices[0].shape
     if min(classes, width) <= 1 or classes <= 2:
         why = f"a head of {classes} x {width} gives every honest update rank one"
         return Reading(np.full(len(matrices), np.nan), f"entropy is off: {why}")
@@ -65,9 +70,9 @@ def entropy_of(parameter: str) -> Signal:
         known = sorted(name for name, x in round_.model.items() if x.ndim > 1)
         if parameter not in known:
             raise ValueError(f'the model has no weight "{parameter}". {nearest(parameter, known)}'.rstrip())
-        rows = [np.asarray(reply.update[parameter], dtype=np.float64) for reply in round_.replies]
-        matrices = np.stack([x.reshape(x.shape[0], -1) for x in rows])
-        if min(matrices.shape[1:]) <= 1:
+        updates = [reply.update[parameter] for reply in round_.replies]
+        matrices = [x.reshape(x.shape[0], -1) for x in updates]
+        if min(matrices[0].shape) <= 1:
             why = f'"{parameter}" is a single row or column'
             return Reading(np.full(len(matrices), np.nan), f"entropy is off: {why}")
         return _reading(matrices, parameter)
@@ -75,28 +80,35 @@ def entropy_of(parameter: str) -> Signal:
     return signal
 
 
-def _reading(matrices: Vector, what: str) -> Reading:
+def _reading(matrices: Matrices, what: str) -> Reading:
     values = entropies(matrices)
-    if values.max() / np.log(min(matrices.shape[1:])) < RANK_ONE:
+    if values.max() / np.log(min(matrices[0].shape)) < RANK_ONE:
         why = f"every {what} update has rank one or is zero"
         return Reading(np.full(len(matrices), np.nan), f"entropy is off: {why}")
     return Reading(values)
 
 
-def _spectra(matrices: Vector) -> Vector:
+def _spectra(matrices: Matrices) -> Vector:
     """Squared singular values of each matrix up to a factor a matrix, (m, min(rows, columns)).
 
     All zero for a matrix that is no update at all.
     """
-    short = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.transpose(0, 2, 1)
-    scale = np.abs(short).max(axis=(1, 2), keepdims=True)
-    unit = short / np.where(scale > 0, scale, 1.0)  # squares of tiny or huge updates stay in range
-    eigenvalues = np.linalg.eigvalsh(unit @ unit.transpose(0, 2, 1)).clip(min=0.0)
+    # One by one: what one matrix needs stays in the cache, a stack of a hundred heads does not.
+    return np.stack([_spectrum(np.asarray(m, dtype=np.float64)) for m in matrices])
+
+
+def _spectrum(matrix: Vector) -> Vector:
+    short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    with np.errstate(over="ignore"):
+        gram = short @ short.T
+    trace = np.trace(gram)
+    if not np.isfinite(trace):  # squares of huge updates
+        return _spectrum(matrix / np.abs(matrix).max())
+    if trace <= NO_UPDATE**2:
+        return np.zeros(len(gram))
+    eigenvalues = np.linalg.eigvalsh(gram)
     # Below this an eigenvalue of the Gram matrix is rounding noise of the largest one.
-    noise = eigenvalues[:, -1:] * eigenvalues.shape[1] * np.finfo(np.float64).eps
-    norms = np.sqrt(np.where(eigenvalues > noise, eigenvalues, 0.0).sum(axis=1, keepdims=True))
-    moved = norms * scale[:, 0] > NO_UPDATE
-    return np.where(moved & (eigenvalues > noise), eigenvalues, 0.0)
+    return np.where(eigenvalues > eigenvalues[-1] * len(gram) * np.finfo(np.float64).eps, eigenvalues, 0.0)
 
 
 def _plogp(p: Vector) -> Vector:

@@ -248,6 +248,20 @@ def test_the_bands_are_two_standard_deviations(tmp_path: Path) -> None:
     assert 'points="50,72 510.6,61.5 971.1,30 971.1,72 510.6,145.5 50,240"' in text
 
 
+def test_bands_that_would_cover_all_lines_are_a_sentence_instead(tmp_path: Path) -> None:
+    text = report(
+        tmp_path,
+        [
+            header("a", "b"),
+            accepted(1, "a", 0.55, 0.55, score_std=0.2),
+            accepted(1, "b", 0.45, 0.45, score_std=0.19),
+            done(1),
+        ],
+    )
+    assert "0.38 by now, are more than all lines are apart (0.10)" in words(text)
+    assert "<polygon" not in text
+
+
 def test_suspects_and_flags_are_advisory_and_come_with_evidence(tmp_path: Path) -> None:
     seen = words(report(tmp_path, RECORDS))
     assert "advisory b lowest score in 2 of 3 rounds over the whole run" in seen

@@ -72,7 +72,8 @@ def test_one_round_alone_stands_in_the_middle() -> None:
 def test_the_band_is_a_polygon_there_and_back() -> None:
     # Axis from 0 to 1, bands 0.5 +- 0.5: the whole height, up at 30 and down at 202.
     series = (Series("line", (0.5, 0.5), palette(0), band=(0.5, 0.5)),)
-    assert points(chart((0.5, 0.5), series=series), "polygon") == ["50,30 476,30 476,202 50,202"]
+    svg = chart((0.5, 0.5), series=series, include=(0.0, 1.0))
+    assert points(svg, "polygon") == ["50,30 476,30 476,202 50,202"]
 
 
 def test_a_label_stands_right_of_the_plot_and_is_shortened() -> None:
@@ -87,6 +88,14 @@ def test_wide_bands_of_the_first_half_do_not_stretch_the_axis() -> None:
     # Axis from 0 to 1 as without bands; the first band, 10 wide, runs out of the frame and is clipped.
     series = (Series("line", (0.0, 0.5, 1.0), palette(0), band=(10.0, 0.0, 0.0)),)
     assert points(chart((0.0, 0.5, 1.0), series=series)) == ["50,202 263,116 476,30"]
+
+
+def test_a_band_stretches_the_axis_by_one_and_a_half_spreads_of_the_lines_at_most() -> None:
+    # Lines from 0 to 2, a last band of 100: the axis goes from -3 to 5, in which 0 and 2 stand at 3/8 and 5/8.
+    series = (Series("line", (0.0, 2.0), palette(0), band=(0.0, 100.0)),)
+    ends = points(chart((0.0, 2.0), series=series))[0].split()
+    low, high = (202 - float(point.split(",")[1]) for point in ends)
+    assert (high - low) / 172 == pytest.approx(2 / 8, abs=0.08)  # ticks may widen the axis a little
 
 
 def test_a_series_that_ends_early_has_a_dotted_tail_to_its_label() -> None:
