@@ -92,7 +92,9 @@ def _cpu_model() -> str:
     """The first processor of Linux's list."""
     first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
     facts = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in first.splitlines())}
-    return ", ".join(facts[name] for name in ("model name", "cpu family", "model") if name in facts)
+    return ", ".join(
+        f"{name} {facts[name]}" for name in ("model name", "cpu family", "model") if name in facts
+    )
 
 
 def _version(package: str) -> str | None:

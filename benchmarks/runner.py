@@ -31,8 +31,10 @@ def main(repeats: int) -> None:
                 "task": f"{federation.CLIENTS} clients of {federation.ROWS} rows, MLP 784-200-10, "
                 f"{federation.ROUNDS} rounds, batches of 50, one thread",
                 "repeats": repeats,
-                "against-plain-loop": {f"{n} epochs": against_plain(folder, n, repeats) for n in EPOCHS},
-                "against-ray": {f"{n} epochs": against_ray(folder, n, repeats) for n in EPOCHS}
+                "against-plain-loop": {
+                    f"local-epochs-{n}": against_plain(folder, n, repeats) for n in EPOCHS
+                },
+                "against-ray": {f"local-epochs-{n}": against_ray(folder, n, repeats) for n in EPOCHS}
                 if find_spec("ray")
                 else 'not measured: ray is not installed (pip install "flwr[simulation]")',
                 "targets": TARGETS,

@@ -57,7 +57,7 @@ from server_app.report import write_report
 from server_app.roster import Roster
 from strategies import presets
 from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
-from strategies.rank_test import first_layer_rank
+from strategies.first_layer_rank import first_layer_rank
 
 log = logging.getLogger("flwr")
 app = ServerApp()

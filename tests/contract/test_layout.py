@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -133,6 +134,20 @@ def test_flower_is_known_in_few_files() -> None:
     knowing = {relative(path) for path in SOURCES if "flwr" in imported(parsed(path))}
     assert {path for path in knowing if not any(fnmatch(path, pattern) for pattern in KNOWS_FLOWER)} == set()
     assert "common/messages.py" in knowing
+
+
+def test_flower_carries_every_source_file_of_the_app(tmp_path: Path) -> None:
+    # Flower leaves files out without a word, those named *_test.py among them.
+    from flwr.cli.build import build_fab_from_disk
+
+    from specfed.launcher import stage_app
+
+    fab = tmp_path / "app.fab"
+    fab.write_bytes(build_fab_from_disk(stage_app(tmp_path / "app")))
+    with zipfile.ZipFile(fab) as archive:
+        carried = set(archive.namelist())
+    app = [str(p.relative_to(REPO)) for p in SOURCES if p.relative_to(REPO).parts[0] != "specfed"]
+    assert sorted(set(app) - carried) == []
 
 
 def test_no_source_runs_what_it_reads_or_swallows_an_error() -> None:

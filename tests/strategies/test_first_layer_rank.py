@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from common.config import RunConfig, Value
 from common.models import Head
-from strategies.rank_test import WIDEST, RankTest, first_layer_rank, numeric_rank
+from strategies.first_layer_rank import WIDEST, RankTest, first_layer_rank, numeric_rank
 from strategies.round import Reply, Round
 
 HEAD = Head("fc2.weight", None, (3, 40))
