@@ -56,8 +56,8 @@ from server_app.folder import RunFolder, load_state, open_folder
 from server_app.report import write_report
 from server_app.roster import Roster
 from strategies import presets
-from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
 from strategies.first_layer_rank import first_layer_rank
+from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
 
 log = logging.getLogger("flwr")
 app = ServerApp()

@@ -36,8 +36,8 @@ from common.models import Head
 from common.params import Arrays
 from common.seeding import stream
 from strategies.admission import Inadmissible, Schema, admit
-from strategies.free_rider import FreeRiderTest, History
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
+from strategies.free_rider import FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 

@@ -136,6 +136,7 @@ def test_flower_is_known_in_few_files() -> None:
     assert "common/messages.py" in knowing
 
 
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own use
 def test_flower_carries_every_source_file_of_the_app(tmp_path: Path) -> None:
     # Flower leaves files out without a word, those named *_test.py among them.
     from flwr.cli.build import build_fab_from_disk

@@ -138,6 +138,7 @@ def test_a_demo_from_start_to_end(tmp_path: Path, mark: str) -> None:
         "server.log",
         "site-1.log",
         "site-2.log",
+        "warm.log",
     }
     assert f"every number: {folder}/report.html" in output
     assert errors == ""
