@@ -110,6 +110,12 @@ class RunConfig(_Checked):
     kalman_q: Positive = Field(1e-4, description="variance that a score gains in a round")
     kalman_eps: Positive = Field(1e-3, description="smallest variance of a measurement")
     kalman_p0: Positive = Field(1.0, description="variance of a node's first score")
+    personalise: Literal["off", "share", "relative"] = Field(
+        "off", description="ShapFed: how much of the server's model a node gets beside its own"
+    )
+    reward_beta: NotNegative = Field(
+        0.0, description="CGSV: nodes get their part of each move, 1 in its paper; 0 is all of it"
+    )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"] = Field(
         "mean", description="how updates become one; only mean and geometric-median use the weights"
     )
@@ -150,7 +156,17 @@ class RunConfig(_Checked):
             raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
+        self._only_with("shapfed", "personalise", self.personalise, "off")
+        self._only_with("cgsv", "reward-beta", self.reward_beta, 0)
         return self
+
+    def _only_with(self, weighting: str, key: str, value: Value, off: Value) -> None:
+        """Refuse a ``key`` that is not ``off`` unless this weighting's scores weigh."""
+        if value != off and (self.weighting, self.contribution) != (weighting, "weight"):
+            raise ValueError(
+                f"{key} ({value}) takes weighting={weighting} and contribution=weight; "
+                f"got {self.weighting} and {self.contribution}"
+            )
 
 
 class NodeConfig(_Checked):

@@ -12,6 +12,7 @@ fedawa          weights learnt from the distances between whole updates
 ==============  =====================================================================================
 
 Around any of them: a limit on norms, a robust aggregate, FedLWS's shrinkage and a server optimiser.
+ShapFed and CGSV can also send each node a model of its own.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from strategies.fedawa import FedAwa
 from strategies.kalman import RankAdaptiveKalman
 from strategies.recipe import Recipe
 from strategies.rescale import Rescale, as_sent, clipped, equal_norms, in_turn
+from strategies.reward import Broadcast, Personalised, Sparsified, same_model
 from strategies.robust import AGGREGATES
 from strategies.scorers import Discounted, Ema, RankFused, Reputation
 from strategies.server_step import ServerStep, adagrad, adam, average, momentum, yogi
@@ -73,6 +75,7 @@ def build(config: RunConfig) -> Recipe:
         rescale=in_turn(weighting.rescale, clip),
         aggregate=_aggregate(config),
         step=OPTIMIZERS[config.server_optimizer](config),
+        send=_broadcast(config),
     )
     observed = replace(full, weigh=BASE[config.base_weighting], rescale=clip)
     modes: dict[str, Callable[[], Recipe]] = {
@@ -87,6 +90,12 @@ def build(config: RunConfig) -> Recipe:
 
 def _clip(config: RunConfig) -> Rescale:
     return clipped(config.update_clip) if config.update_clip else as_sent
+
+
+def _broadcast(config: RunConfig) -> Broadcast:
+    if config.reward_beta:
+        return Sparsified(config.reward_beta)
+    return same_model if config.personalise == "off" else Personalised(config.personalise)
 
 
 def _aggregate(config: RunConfig) -> Aggregate:

@@ -1,4 +1,4 @@
-"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step.
+"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step -> send.
 
 Famous names are recipes (``presets``).
 """
@@ -11,6 +11,7 @@ import numpy as np
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
 from strategies.rescale import Rescale, as_sent
+from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
 from strategies.scorers import Scorer, ScorerState, Scores
 from strategies.server_step import ServerStep, StepState, average
@@ -25,6 +26,7 @@ class RecipeState:
     scorer: ScorerState = ScorerState()
     weights: Mapping[str, float] = field(default_factory=dict)  # each client's last weight
     step: StepState = field(default_factory=dict)  # the server optimiser's arrays, by name
+    personal: Personal = Personal()  # of nodes that do not receive the server's model
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Recipe:
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
     step: ServerStep = average()
+    send: Broadcast = same_model
     needs_labels: bool = False  # whether a reply without label counts is of no use
 
     def run(self, state: RecipeState, round_: Round, known: Sequence[str]) -> tuple[RecipeState, Outcome]:
@@ -76,7 +79,8 @@ class Recipe:
             notes=tuple(notes),
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
-        return RecipeState(scorer_state, {**state.weights, **last}, step_state), outcome
+        personal = self.send.after(state.personal, round_, weights, scorer_state, model)
+        return RecipeState(scorer_state, {**state.weights, **last}, step_state, personal), outcome
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

@@ -127,6 +127,14 @@ def test_a_node_goes_round_as_well() -> None:
             {"batch-size": 4, "micro-batches": 8},
             "micro-batches (8) exceed batch-size (4), in exp.toml",
         ),
+        (
+            {"weighting": "cgsv", "personalise": "share"},
+            "personalise (share) takes weighting=shapfed and contribution=weight; got cgsv and weight, in exp.toml",
+        ),
+        (
+            {"weighting": "cgsv", "contribution": "observe", "reward-beta": 1.5},
+            "reward-beta (1.5) takes weighting=cgsv and contribution=weight; got cgsv and observe, in exp.toml",
+        ),
         ({"min-nodes": 3, "min-replies": 4}, "min-replies (4) exceeds min-nodes (3), in exp.toml"),
     ],
 )
