@@ -95,7 +95,15 @@ class RunConfig(_Checked):
     )
 
     weighting: Literal[
-        "uniform", "examples", "spectralfed", "spectralfuse", "shapfed", "cgsv", "feddisco", "fedawa"
+        "uniform",
+        "examples",
+        "spectralfed",
+        "spectralfuse",
+        "shapfed",
+        "cgsv",
+        "feddisco",
+        "fedawa",
+        "fedlaw",
     ] = Field("spectralfuse", description="how the nodes' updates are weighed")
     contribution: Literal["off", "observe", "weight"] = Field(
         "weight", description="off: no scores; observe: scores are only recorded; weight: they weigh"
@@ -142,6 +150,7 @@ class RunConfig(_Checked):
     max_examples: Count = Field(100_000_000, description="a larger example count is not believed")
 
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
+    proxy_data: str = Field("", description="FedLAW: the server's own training data, to learn weights on")
     keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
 
@@ -158,6 +167,10 @@ class RunConfig(_Checked):
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
         self._only_with("shapfed", "personalise", self.personalise, "off")
         self._only_with("cgsv", "reward-beta", self.reward_beta, 0)
+        if (self.weighting == "fedlaw") != bool(self.proxy_data):
+            raise ValueError(
+                f'weighting=fedlaw and proxy-data go together; got {self.weighting} and "{self.proxy_data}"'
+            )
         return self
 
     def _only_with(self, weighting: str, key: str, value: Value, off: Value) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
-from strategies.rescale import Rescale, as_sent
+from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
 from strategies.scorers import Scorer, ScorerState, Scores
@@ -51,6 +51,7 @@ class Recipe:
     scorer: Scorer | None = None
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
+    sized: bool = False  # whether the next model is multiplied by the scores' factor
     step: ServerStep = average()
     send: Broadcast = same_model
     needs_labels: bool = False  # whether a reply without label counts is of no use
@@ -68,7 +69,10 @@ class Recipe:
             if parts is None:
                 notes.append("the scores have no positive sum: they do not weigh")
         weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
-        step_state, model = self.step(state.step, round_.model, self.aggregate(self.rescale(round_), weights))
+        update = self.aggregate(self.rescale(round_), weights)
+        if self.sized and scores is not None:
+            update = resized(round_.model, update, scores.size)
+        step_state, model = self.step(state.step, round_.model, update)
         outcome = Outcome(
             model=model,
             buffers=merged_buffers(round_, weights),

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from common.checkpoint import load_latest
 from common.config import RunConfig, Value
 from common.filters import low_bins
-from common.messages import unpack
+from common.messages import pack, unpack
 from common.models import build
 from common.params import Arrays
 from tests.federation import DATA, Federation, Handler, on_train
@@ -77,6 +77,7 @@ def test_a_run_repeats_bit_for_bit_in_whatever_order_nodes_answer(federation: Fe
         {"weighting": "shapfed", "personalise": "share"},
         {"weighting": "shapfed", "personalise": "relative", "model": "tests.federation:normed_net"},
         {"weighting": "cgsv", "reward_beta": 1.0},
+        {"weighting": "fedlaw", "proxy_data": DATA, "model": "tests.federation:normed_net"},
     ],
     ids=lambda more: "-".join(str(value) for value in more.values()),
 )
@@ -145,6 +146,23 @@ def test_each_node_receives_its_own_model_and_the_servers_is_what_is_saved(
     saved = load_latest(run.folder / "checkpoints")
     assert {name.partition("/")[0] for name in saved.personal} == set(weights)
     assert run.end.status == "completed" and run.end.accuracy > 0.9  # type: ignore[operator]
+
+
+def test_fedlaw_learns_on_the_servers_data_who_sends_noise(federation: Federation) -> None:
+    def noise(reply: Message, number: int) -> Message:
+        draw = np.random.default_rng(number)
+        update = unpack(reply.content.array_records["update"])
+        spoilt = {n: draw.normal(size=d.shape).astype(np.float32) for n, d in update.items()}
+        reply.content["update"] = pack(spoilt)
+        return reply
+
+    keys: dict[str, Value] = {"weighting": "fedlaw", "proxy_data": DATA, "batch_size": 5}
+    run = federation.run(wrap=on_train("site-2", noise), **keys)
+    for number in (1, 2, 3):
+        weights = {c.client: c.weight for c in run.clients() if c.round == number}
+        assert weights["site-2"] == min(weights.values()) < 0.1  # type: ignore[type-var]
+    assert run.header.proxy_fingerprint not in {"", run.header.eval_fingerprint}
+    assert run.end.accuracy > 0.9  # type: ignore[operator]
 
 
 def test_feddisco_weighs_by_the_labels_that_nodes_have(federation: Federation) -> None:
