@@ -1,8 +1,9 @@
 """Checkpoints: a whole round in one folder that is there completely or not at all.
 
 ``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors``,
-``optimizer.safetensors`` (the server optimiser's arrays, often none) and ``state.json``. It is written
-under another name, flushed to the disk and renamed. No pickle.
+``optimizer.safetensors`` (the server optimiser's arrays, often none), ``personal.safetensors`` (models that
+belong to single nodes, mostly none) and ``state.json``. It is written under another name, flushed to the
+disk and renamed. No pickle.
 """
 
 import json
@@ -30,6 +31,7 @@ class Checkpoint:
     buffers: Arrays
     state: dict[str, Any]  # JSON
     optimizer: Arrays = field(default_factory=dict)
+    personal: Arrays = field(default_factory=dict)  # "<node>/<parameter>"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -41,6 +43,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     save_arrays(partial / "model.safetensors", checkpoint.model)
     save_arrays(partial / "buffers.safetensors", checkpoint.buffers)
     save_arrays(partial / "optimizer.safetensors", checkpoint.optimizer)
+    save_arrays(partial / "personal.safetensors", checkpoint.personal)
     meta = {"format": FORMAT, "round": checkpoint.round, "state": checkpoint.state}
     _write(partial / "state.json", to_json(meta).encode())
     shutil.rmtree(final, ignore_errors=True)
@@ -60,10 +63,11 @@ def load_latest(folder: Path) -> Checkpoint:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
-        model, buffers, optimizer = (
-            load_arrays(latest / f"{part}.safetensors") for part in ("model", "buffers", "optimizer")
+        model, buffers, optimizer, personal = (
+            load_arrays(latest / f"{part}.safetensors")
+            for part in ("model", "buffers", "optimizer", "personal")
         )
-        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer)
+        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer, personal)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
 

@@ -95,7 +95,15 @@ class RunConfig(_Checked):
     )
 
     weighting: Literal[
-        "uniform", "examples", "spectralfed", "spectralfuse", "shapfed", "cgsv", "feddisco", "fedawa"
+        "uniform",
+        "examples",
+        "spectralfed",
+        "spectralfuse",
+        "shapfed",
+        "cgsv",
+        "feddisco",
+        "fedawa",
+        "fedlaw",
     ] = Field("spectralfuse", description="how the nodes' updates are weighed")
     contribution: Literal["off", "observe", "weight"] = Field(
         "weight", description="off: no scores; observe: scores are only recorded; weight: they weigh"
@@ -110,6 +118,12 @@ class RunConfig(_Checked):
     kalman_q: Positive = Field(1e-4, description="variance that a score gains in a round")
     kalman_eps: Positive = Field(1e-3, description="smallest variance of a measurement")
     kalman_p0: Positive = Field(1.0, description="variance of a node's first score")
+    personalise: Literal["off", "share", "relative"] = Field(
+        "off", description="ShapFed: how much of the server's model a node gets beside its own"
+    )
+    reward_beta: NotNegative = Field(
+        0.0, description="CGSV: nodes get their part of each move, 1 in its paper; 0 is all of it"
+    )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"] = Field(
         "mean", description="how updates become one; only mean and geometric-median use the weights"
     )
@@ -136,6 +150,7 @@ class RunConfig(_Checked):
     max_examples: Count = Field(100_000_000, description="a larger example count is not believed")
 
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
+    proxy_data: str = Field("", description="FedLAW: the server's own training data, to learn weights on")
     keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
 
@@ -150,7 +165,21 @@ class RunConfig(_Checked):
             raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
+        self._only_with("shapfed", "personalise", self.personalise, "off")
+        self._only_with("cgsv", "reward-beta", self.reward_beta, 0)
+        if (self.weighting == "fedlaw") != bool(self.proxy_data):
+            raise ValueError(
+                f'weighting=fedlaw and proxy-data go together; got {self.weighting} and "{self.proxy_data}"'
+            )
         return self
+
+    def _only_with(self, weighting: str, key: str, value: Value, off: Value) -> None:
+        """Refuse a ``key`` that is not ``off`` unless this weighting's scores weigh."""
+        if value != off and (self.weighting, self.contribution) != (weighting, "weight"):
+            raise ValueError(
+                f"{key} ({value}) takes weighting={weighting} and contribution=weight; "
+                f"got {self.weighting} and {self.contribution}"
+            )
 
 
 class NodeConfig(_Checked):

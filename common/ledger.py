@@ -71,6 +71,7 @@ class Header(_Record):
     model: ModelCard
     nodes: tuple[NodeCard, ...]  # those present at the start, by name
     eval_fingerprint: str = ""  # of the server's test data, if it has any
+    proxy_fingerprint: str = ""  # of the data that it learns weights on, if it has any
 
 
 class Joined(_Record):

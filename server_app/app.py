@@ -53,6 +53,7 @@ from common.messages import (
 from common.params import Arrays, carried, load_into, to_arrays, trainable
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.folder import RunFolder, load_state, open_folder
+from server_app.proxy import proxy_losses
 from server_app.report import write_report
 from server_app.roster import Roster
 from strategies import presets
@@ -113,6 +114,7 @@ class _Run:
         self.grid, self.config, self.folder = grid, config, folder
         self.roster = Roster(config.wait_timeout)
         self.test: Examples | None = None
+        self.proxy: Examples | None = None
         self.device = resolve(config.device)
         self.started = time.monotonic()
         self.rounds_done = 0
@@ -122,6 +124,8 @@ class _Run:
         """All rounds. Raises SpecfedError if the run cannot go on."""
         if self.config.eval_data:
             self.test = load(self.config.eval_data, "test")
+        if self.config.proxy_data:
+            self.proxy = load(self.config.proxy_data, "train")
         cards = self.roster.gather(self.grid, self.config.min_nodes)
         shape, classes = cards[0].input_shape, cards[0].classes
         model = models.build(self.config.model, shape, classes, self.config.seed)
@@ -138,13 +142,17 @@ class _Run:
                 raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")
         else:
             self._write(self._header(model, head, cards))
-        if self.test is not None and (self.test.classes, self.test.input_shape) != (classes, shape):
-            raise DataError(
-                f"eval-data {self.config.eval_data} has {self.test.classes} classes and inputs of "
-                f"{self.test.input_shape}; the nodes have {classes} and {shape}"
-            )
+        for key, examples in {"eval-data": self.test, "proxy-data": self.proxy}.items():
+            if examples is not None and (examples.classes, examples.input_shape) != (classes, shape):
+                raise DataError(
+                    f"{key} {self.config.as_dict()[key]} has {examples.classes} classes and inputs of "
+                    f"{examples.input_shape}; the nodes have {classes} and {shape}"
+                )
+        proxy = None
+        if self.proxy is not None:
+            proxy = proxy_losses(model, self.proxy, self.device, self.config.batch_size)
         strategy = RecipeStrategy(
-            presets.build(self.config),
+            presets.build(self.config, proxy),
             head,
             Cohort(
                 seed=self.config.seed,
@@ -285,6 +293,7 @@ class _Run:
             ),
             nodes=cards,
             eval_fingerprint="" if self.test is None else fingerprint(self.test),
+            proxy_fingerprint="" if self.proxy is None else fingerprint(self.proxy),
         )
 
     def _write(self, record: Record) -> None:

@@ -28,6 +28,7 @@ from common.params import Arrays
 from strategies.flower import StrategyState
 from strategies.free_rider import History
 from strategies.recipe import RecipeState
+from strategies.reward import Personal
 from strategies.scorers import ScorerState
 
 if TYPE_CHECKING:
@@ -46,9 +47,15 @@ class RunFolder:
         self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
     ) -> None:
         """Checkpoint a round, and make its model the run's model."""
-        recipe = {"scorer": asdict(state.recipe.scorer), "weights": dict(state.recipe.weights)}
+        personal = state.recipe.personal
+        recipe = {
+            "scorer": asdict(state.recipe.scorer),
+            "weights": dict(state.recipe.weights),
+            "parts": dict(personal.parts),
+        }
+        models = {f"{node}/{name}": x for node, model in personal.models.items() for name, x in model.items()}
         saved = {"recipe": recipe, "history": dict(state.history), "clock": clock}
-        whole = checkpoint.Checkpoint(round_, arrays, state.buffers, saved, dict(state.recipe.step))
+        whole = checkpoint.Checkpoint(round_, arrays, state.buffers, saved, dict(state.recipe.step), models)
         checkpoint.save(self.path / "checkpoints", whole, keep)
         checkpoint.save_arrays(self.path / "model.safetensors", {**arrays, **state.buffers})
 
@@ -112,11 +119,22 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         saved = latest.state["recipe"]
         scorer = TypeAdapter(ScorerState).validate_python(saved["scorer"])
         weights = TypeAdapter(dict[str, float]).validate_python(saved["weights"])
+        parts = TypeAdapter(dict[str, float]).validate_python(saved["parts"])
         history = TypeAdapter(History).validate_python(latest.state["history"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
     step = {name: np.asarray(x, dtype=np.float64) for name, x in latest.optimizer.items()}
-    return latest, StrategyState(latest.buffers, RecipeState(scorer, weights, step), history)
+    recipe = RecipeState(scorer, weights, step, Personal(_by_node(latest.personal), parts))
+    return latest, StrategyState(latest.buffers, recipe, history)
+
+
+def _by_node(arrays: Arrays) -> dict[str, Arrays]:
+    """``<node>/<parameter>`` -> array as node -> parameter -> array; a node's name holds no slash."""
+    models: dict[str, Arrays] = {}
+    for name, x in arrays.items():
+        node, _, parameter = name.partition("/")
+        models.setdefault(node, {})[parameter] = x
+    return models
 
 
 def _events(path: Path) -> "SummaryWriter":

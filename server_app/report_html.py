@@ -42,6 +42,7 @@ WEIGHTINGS = {
     "cgsv": "CGSV: reputation from the cosine of the whole update with the cohort’s",
     "feddisco": "FedDisco: example counts, less for label histograms far from uniform; nodes report both",
     "fedawa": "FedAWA: learnt from the distances between the updates",
+    "fedlaw": "FedLAW: learnt on the server’s own proxy data, with the size of the model",
 }
 CONTRIBUTIONS = {
     "off": "no scores are computed",
@@ -550,6 +551,8 @@ def _details(run: RunView) -> Html:
     other = {"run folder": header.folder, "ledger format": str(header.format)}
     if header.eval_fingerprint:
         other["server’s test data"] = header.eval_fingerprint
+    if header.proxy_fingerprint:
+        other["server’s proxy data"] = header.proxy_fingerprint
     return el(
         "details",
         el("summary", "Full configuration and versions"),

@@ -22,6 +22,7 @@ _WEIGHTINGS = {
     "cgsv": "CGSV",
     "feddisco": "FedDisco",
     "fedawa": "FedAWA",
+    "fedlaw": "FedLAW",
 }
 _FILTERS = {"fft": "FFT", "none": "none"}
 

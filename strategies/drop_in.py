@@ -197,7 +197,7 @@ class DropIn(Strategy):
             self._present,
             lambda number: ConfigRecord({**self._config, "server-round": number}),
             StrategyState(buffers),
-            wire=Wire(lambda parameters, buffers, order: self._ask(self._sent, order), self._read),
+            wire=Wire(lambda sent, buffers, order: self._ask(self._whole(sent), order), self._read),
         )
 
     def _split(self, model: Arrays) -> tuple[Arrays, Arrays]:
@@ -219,6 +219,10 @@ class DropIn(Strategy):
                 break
             time.sleep(PAUSE)
         return nodes
+
+    def _whole(self, parameters: ArrayRecord) -> ArrayRecord:
+        """The model that was to be sent, in its order, with these parameters."""
+        return ArrayRecord({name: parameters.get(name, x) for name, x in self._sent.items()})
 
     def _ask(self, arrays: ArrayRecord, order: ConfigRecord) -> RecordDict:
         return RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: order})

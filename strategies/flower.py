@@ -171,10 +171,12 @@ class RecipeStrategy(Strategy):
         started = time.monotonic()
         nodes = self.present(grid, number)
         names = self.cohort.sample(list(nodes), number)
-        content = self.wire.ask(arrays, self.state.buffers, self.order(number))
+        model = unpack(arrays)
+        sent = {name: self.recipe.send.model_for(self.state.recipe.personal, name, model) for name in names}
+        order = self.order(number)
         messages = {
             name: Message(
-                RecordDict(dict(content)),
+                self.wire.ask(arrays if sent[name] is model else pack(sent[name]), self.state.buffers, order),
                 nodes[name],
                 "train",
                 ttl=self.cohort.timeout,
@@ -182,7 +184,7 @@ class RecipeStrategy(Strategy):
             )
             for name in names
         }
-        self._turn = _Turn(number, started, unpack(arrays), messages, tuple(nodes))
+        self._turn = _Turn(number, started, model, sent, messages, tuple(nodes))
         return list(messages.values())
 
     def aggregate_train(
@@ -254,7 +256,7 @@ class RecipeStrategy(Strategy):
             status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
             return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
         try:
-            update, buffers, metrics = self.wire.read(reply.content, self._turn.model)
+            update, buffers, metrics = self.wire.read(reply.content, self._turn.sent[client])
             return Verdict(client, "accepted", reply=admit(client, update, buffers, metrics, schema))
         except Inadmissible as error:
             return Verdict(client, "quarantined", str(error))
@@ -271,7 +273,8 @@ class _Turn:
 
     number: int = 0
     started: float = 0.0
-    model: Arrays = field(default_factory=dict)
+    model: Arrays = field(default_factory=dict)  # the server's
+    sent: Mapping[str, Arrays] = field(default_factory=dict)  # what each node received
     messages: dict[str, Message] = field(default_factory=dict)
     known: tuple[str, ...] = ()
 

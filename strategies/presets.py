@@ -9,20 +9,25 @@ shapfed         class-wise alignment of the head's update, smoothed
 cgsv            cosine of the whole update with the cohort's, as a reputation; updates of equal norm
 feddisco        the example counts, less for label histograms far from uniform, which nodes report
 fedawa          weights learnt from the distances between whole updates
+fedlaw          weights and the next model's size, learnt on labelled data of the server's own
 ==============  =====================================================================================
 
 Around any of them: a limit on norms, a robust aggregate, FedLWS's shrinkage and a server optimiser.
+ShapFed and CGSV can also send each node a model of its own.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from common.config import RunConfig
+from common.errors import ConfigError
 from strategies.aggregate import Aggregate
 from strategies.fedawa import FedAwa
+from strategies.fedlaw import FedLaw, Proxy
 from strategies.kalman import RankAdaptiveKalman
 from strategies.recipe import Recipe
 from strategies.rescale import Rescale, as_sent, clipped, equal_norms, in_turn
+from strategies.reward import Broadcast, Personalised, Sparsified, same_model
 from strategies.robust import AGGREGATES
 from strategies.scorers import Discounted, Ema, RankFused, Reputation
 from strategies.server_step import ServerStep, adagrad, adam, average, momentum, yogi
@@ -38,21 +43,28 @@ def _kalman(config: RunConfig) -> RankAdaptiveKalman:
     return RankAdaptiveKalman(config.kalman_q, config.kalman_eps, config.kalman_p0, config.kalman_beta)
 
 
-PRESETS: dict[str, Callable[[RunConfig], Recipe]] = {
-    "uniform": lambda config: Recipe(uniform),
-    "examples": lambda config: Recipe(by_examples),
-    "spectralfed": lambda config: Recipe(proportional, {"entropy": entropy}, Ema(config.score_ema)),
-    "spectralfuse": lambda config: Recipe(
+def _fedlaw(config: RunConfig, proxy: Proxy | None) -> Recipe:
+    if proxy is None:
+        raise ConfigError("weighting=fedlaw takes what models lose on the server's proxy data; got nothing")
+    return Recipe(proportional, {}, FedLaw(proxy), sized=True)
+
+
+PRESETS: dict[str, Callable[[RunConfig, Proxy | None], Recipe]] = {
+    "uniform": lambda config, _: Recipe(uniform),
+    "examples": lambda config, _: Recipe(by_examples),
+    "spectralfed": lambda config, _: Recipe(proportional, {"entropy": entropy}, Ema(config.score_ema)),
+    "spectralfuse": lambda config, _: Recipe(
         proportional,
         {"entropy": entropy, "alignment": alignment},
         RankFused(config.score_ema, _kalman(config)),
     ),
-    "shapfed": lambda config: Recipe(proportional, {"alignment": alignment}, Ema(config.score_ema)),
-    "cgsv": lambda config: Recipe(proportional, {"cosine": cosine}, Reputation(), rescale=equal_norms),
-    "feddisco": lambda config: Recipe(
+    "shapfed": lambda config, _: Recipe(proportional, {"alignment": alignment}, Ema(config.score_ema)),
+    "cgsv": lambda config, _: Recipe(proportional, {"cosine": cosine}, Reputation(), rescale=equal_norms),
+    "feddisco": lambda config, _: Recipe(
         proportional_or_examples, {"discrepancy": discrepancy("kl")}, Discounted(), needs_labels=True
     ),
-    "fedawa": lambda config: Recipe(proportional, {}, FedAwa()),
+    "fedawa": lambda config, _: Recipe(proportional, {}, FedAwa()),
+    "fedlaw": _fedlaw,
 }
 
 OPTIMIZERS: dict[str, Callable[[RunConfig], ServerStep]] = {
@@ -64,17 +76,22 @@ OPTIMIZERS: dict[str, Callable[[RunConfig], ServerStep]] = {
 }
 
 
-def build(config: RunConfig) -> Recipe:
-    """The recipe of a run: its weighting, in its contribution mode, with all that the run puts around it."""
-    weighting = PRESETS[config.weighting](config)
+def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
+    """The recipe of a run: its weighting, in its contribution mode, with all that the run puts around it.
+
+    ``proxy`` is for FedLAW: what models lose on the server's own data. Raises ConfigError without, if it is
+    needed.
+    """
+    weighting = PRESETS[config.weighting](config, proxy)
     clip = _clip(config)
     full = replace(
         weighting,
         rescale=in_turn(weighting.rescale, clip),
         aggregate=_aggregate(config),
         step=OPTIMIZERS[config.server_optimizer](config),
+        send=_broadcast(config),
     )
-    observed = replace(full, weigh=BASE[config.base_weighting], rescale=clip)
+    observed = replace(full, weigh=BASE[config.base_weighting], rescale=clip, sized=False)
     modes: dict[str, Callable[[], Recipe]] = {
         "weight": lambda: full,
         "observe": lambda: full if full.scorer is None else observed,
@@ -87,6 +104,12 @@ def build(config: RunConfig) -> Recipe:
 
 def _clip(config: RunConfig) -> Rescale:
     return clipped(config.update_clip) if config.update_clip else as_sent
+
+
+def _broadcast(config: RunConfig) -> Broadcast:
+    if config.reward_beta:
+        return Sparsified(config.reward_beta)
+    return same_model if config.personalise == "off" else Personalised(config.personalise)
 
 
 def _aggregate(config: RunConfig) -> Aggregate:

@@ -1,4 +1,4 @@
-"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step.
+"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step -> send.
 
 Famous names are recipes (``presets``).
 """
@@ -10,7 +10,8 @@ import numpy as np
 
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
-from strategies.rescale import Rescale, as_sent
+from strategies.rescale import Rescale, as_sent, resized
+from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
 from strategies.scorers import Scorer, ScorerState, Scores
 from strategies.server_step import ServerStep, StepState, average
@@ -25,6 +26,7 @@ class RecipeState:
     scorer: ScorerState = ScorerState()
     weights: Mapping[str, float] = field(default_factory=dict)  # each client's last weight
     step: StepState = field(default_factory=dict)  # the server optimiser's arrays, by name
+    personal: Personal = Personal()  # of nodes that do not receive the server's model
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Recipe:
     scorer: Scorer | None = None
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
+    sized: bool = False  # whether the next model is multiplied by the scores' factor
     step: ServerStep = average()
+    send: Broadcast = same_model
     needs_labels: bool = False  # whether a reply without label counts is of no use
 
     def run(self, state: RecipeState, round_: Round, known: Sequence[str]) -> tuple[RecipeState, Outcome]:
@@ -65,7 +69,10 @@ class Recipe:
             if parts is None:
                 notes.append("the scores have no positive sum: they do not weigh")
         weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
-        step_state, model = self.step(state.step, round_.model, self.aggregate(self.rescale(round_), weights))
+        update = self.aggregate(self.rescale(round_), weights)
+        if self.sized and scores is not None:
+            update = resized(round_.model, update, scores.size)
+        step_state, model = self.step(state.step, round_.model, update)
         outcome = Outcome(
             model=model,
             buffers=merged_buffers(round_, weights),
@@ -76,7 +83,8 @@ class Recipe:
             notes=tuple(notes),
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
-        return RecipeState(scorer_state, {**state.weights, **last}, step_state), outcome
+        personal = self.send.after(state.personal, round_, weights, scorer_state, model)
+        return RecipeState(scorer_state, {**state.weights, **last}, step_state, personal), outcome
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

@@ -1,10 +1,11 @@
-"""Rescaling: what happens to the size of updates between their scores and their sum."""
+"""Rescaling: what happens to sizes: of updates between their scores and their sum, and of their sum."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from common.params import Arrays
 from strategies.round import Round, Vector
 from strategies.signals.norms import norms, typical
 
@@ -52,3 +53,11 @@ def rescaled(round_: Round, factors: Vector) -> Round:
         for reply, factor in zip(round_.replies, factors.tolist(), strict=True)
     )
     return replace(round_, replies=replies)
+
+
+def resized(model: Arrays, update: Mapping[str, Vector], factor: float) -> dict[str, Vector]:
+    """The update that leads to ``factor (w + D)`` instead of ``w + D``."""
+    return {
+        name: factor * (np.asarray(w, dtype=np.float64) + update[name]) - np.asarray(w, dtype=np.float64)
+        for name, w in model.items()
+    }

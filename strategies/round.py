@@ -17,7 +17,7 @@ class Reply:
     """What one client sent, checked."""
 
     client: str  # its stable name
-    update: Arrays  # trained minus broadcast parameters
+    update: Arrays  # trained minus received parameters
     buffers: Arrays
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)  # what it said of itself, for the ledger
@@ -29,7 +29,7 @@ class Round:
     """One round, its replies in the order of the clients' names: arrival order changes nothing."""
 
     number: int
-    model: Arrays  # the broadcast parameters
+    model: Arrays  # the server's parameters, which nodes received unless the recipe sends others
     head: Head
     replies: tuple[Reply, ...]
 

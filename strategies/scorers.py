@@ -17,6 +17,7 @@ class Scores:
     values: Vector  # (m,), not negative
     std: Vector | None = None  # (m,), if the scorer knows how sure it is
     noise: Mapping[str, float] = field(default_factory=dict)  # variance it gave each signal
+    size: float = 1.0  # factor on the next model, if the scorer learns one: FedLAW's gamma
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ from common.errors import DataError
 from common.params import Arrays
 
 REPO = Path(__file__).parents[2]
-FILES = ["buffers.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"]
+FILES = [
+    "buffers.safetensors",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "personal.safetensors",
+    "state.json",
+]
 
 
 def arrays() -> Arrays:
@@ -66,7 +72,8 @@ def test_no_arrays_come_back_as_none(tmp_path: Path) -> None:
 def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     state = {"scores": {"site-ä": [0.1, 1e-300, None]}, "round": 3, "empty": {}}
     optimizer = {"variance/w": np.array([1e-300, 2.0])}
-    final = save(tmp_path, Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer), keep=1)
+    personal = {"site-1/w": np.array([0.5], np.float32)}
+    final = save(tmp_path, Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer, personal), keep=1)
     assert final == tmp_path / "round-0007"
     assert names(final) == FILES
     back = load_latest(tmp_path)
@@ -74,6 +81,7 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     assert_same(back.model, arrays())
     assert_same(back.buffers, {"n": np.array(3)})
     assert_same(back.optimizer, optimizer)
+    assert_same(back.personal, personal)
 
 
 def test_what_was_loaded_may_be_written_to(tmp_path: Path) -> None:

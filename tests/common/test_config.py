@@ -120,12 +120,28 @@ def test_a_node_goes_round_as_well() -> None:
         (
             {"weighting": "spectralfuze"},
             "\"weighting\" in exp.toml: input should be 'uniform', 'examples', 'spectralfed', "
-            "'spectralfuse', 'shapfed', 'cgsv', 'feddisco' or 'fedawa'; got 'spectralfuze'. Did you mean \"spectralfuse\"?",
+            "'spectralfuse', 'shapfed', 'cgsv', 'feddisco', 'fedawa' or 'fedlaw'; got 'spectralfuze'. Did you mean \"spectralfuse\"?",
         ),
         ({"amp": "x"}, "\"amp\" in exp.toml: input should be 'off' or 'bf16'; got 'x'."),
         (
             {"batch-size": 4, "micro-batches": 8},
             "micro-batches (8) exceed batch-size (4), in exp.toml",
+        ),
+        (
+            {"weighting": "cgsv", "personalise": "share"},
+            "personalise (share) takes weighting=shapfed and contribution=weight; got cgsv and weight, in exp.toml",
+        ),
+        (
+            {"weighting": "cgsv", "contribution": "observe", "reward-beta": 1.5},
+            "reward-beta (1.5) takes weighting=cgsv and contribution=weight; got cgsv and observe, in exp.toml",
+        ),
+        (
+            {"weighting": "fedlaw"},
+            'weighting=fedlaw and proxy-data go together; got fedlaw and "", in exp.toml',
+        ),
+        (
+            {"weighting": "cgsv", "proxy-data": "digits"},
+            'weighting=fedlaw and proxy-data go together; got cgsv and "digits", in exp.toml',
         ),
         ({"min-nodes": 3, "min-replies": 4}, "min-replies (4) exceeds min-nodes (3), in exp.toml"),
     ],

@@ -17,11 +17,20 @@ from common.datasets import Examples
 from common.filters import FILTERS
 from common.models import MODELS
 from strategies import presets
+from strategies.fedlaw import Proxy
 from strategies.presets import OPTIMIZERS, PRESETS
 from strategies.recipe import RecipeState
 from strategies.robust import AGGREGATES
 from strategies.weighting import BASE
 from tests.strategies.rounds import whole_round
+
+# Stands for the server's data, which only FedLAW asks for.
+QUADRATIC = Proxy(1, lambda parameters, buffers, batch: (parameters["w"] - 1).square().mean())
+
+
+def extra(weighting: str) -> dict[str, str]:
+    """The keys without which a weighting is refused."""
+    return {"proxy_data": "digits"} if weighting == "fedlaw" else {}
 
 
 def choices(field: str) -> set[str]:
@@ -52,7 +61,8 @@ def test_every_model_is_named_where_the_key_is_described() -> None:
 
 @pytest.mark.parametrize(("weighting", "mode"), list(product(PRESETS, sorted(choices("contribution")))))
 def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -> None:
-    recipe = presets.build(RunConfig.model_validate({"weighting": weighting, "contribution": mode}))
+    keys = {"weighting": weighting, "contribution": mode, **extra(weighting)}
+    recipe = presets.build(RunConfig.model_validate(keys), QUADRATIC)
     assert callable(recipe.weigh) and callable(recipe.step)
 
 
@@ -63,8 +73,13 @@ def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -
 def test_every_weighting_goes_with_every_aggregate_and_server_step(
     weighting: str, aggregation: str, optimizer: str, around: dict[str, float]
 ) -> None:
-    keys = {"weighting": weighting, "aggregation": aggregation, "server_optimizer": optimizer}
-    recipe = presets.build(RunConfig.model_validate({**keys, **around, "server_learning_rate": 0.1}))
+    keys: dict[str, object] = {
+        "weighting": weighting,
+        "aggregation": aggregation,
+        "server_optimizer": optimizer,
+    }
+    keys |= {**around, **extra(weighting), "server_learning_rate": 0.1}
+    recipe = presets.build(RunConfig.model_validate(keys), QUADRATIC)
     draw = np.random.default_rng(0)
     model = {"w": draw.normal(size=(3, 4)).astype(np.float32), "b": np.zeros(3, np.float32)}
     start, state, labels = model, RecipeState(), {"a": (5, 5, 5), "b": (9, 1, 0), "c": (2, 3, 2)}

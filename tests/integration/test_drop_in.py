@@ -4,6 +4,8 @@ import importlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +22,7 @@ from specfed import launcher
 from specfed.local_grid import SERVER_ID, LocalGrid, own_identity
 from strategies import presets
 from strategies.drop_in import SpectralFed, SpectralFuse, find_head, from_recipe
+from strategies.reward import Personalised
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
 RUN = {"num-server-rounds": 3, "min-nodes": 3, "local-epochs": 1, "learning-rate": 0.1}
@@ -214,6 +217,30 @@ def test_it_works_in_a_loop_of_the_users_own(app: Handler, start: ArrayRecord) -
     expected = SpectralFuse(head="fc2.weight").start(grid_of(app), start, num_rounds=2)
     for name, x in numpy_of(expected).items():
         np.testing.assert_array_equal(arrays[name].numpy(), x)
+
+
+def test_a_recipe_may_send_each_node_a_model_of_its_own(app: Handler, start: ArrayRecord) -> None:
+    heard: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}  # (round, node) -> received, returned
+    models: dict[int, np.ndarray] = {}
+    strategy = from_recipe(replace(UNIFORM, send=Personalised("share")), num_classes=10, fraction_evaluate=0)
+
+    def listen(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        both = (m.content.array_records["arrays"]["fc2.weight"].numpy() for m in (message, reply))
+        round_ = message.content.config_records["config"]["server-round"]
+        heard[int(round_), int(context.node_config["partition-id"])] = (next(both), next(both))  # type: ignore[arg-type]
+        return reply
+
+    def look(round_: int, arrays: ArrayRecord) -> None:
+        models[round_] = arrays["fc2.weight"].numpy()
+
+    strategy.start(grid_of(listen), start, num_rounds=3, evaluate_fn=look)
+    assert all((heard[1, i][0] == models[0]).all() for i in range(3))
+    for round_, i in product((2, 3), range(3)):
+        mix = 2 / 3 * heard[round_ - 1, i][1] + 1 / 3 * models[round_ - 1]
+        assert heard[round_, i][0] == pytest.approx(mix, abs=1e-5)
+    # Equal weights and all nodes: the mean of what they returned.
+    assert models[3] == pytest.approx(np.mean([heard[3, i][1] for i in range(3)], axis=0), abs=1e-5)
 
 
 def test_nodes_that_share_a_name_are_told_apart_by_their_ids(app: Handler, start: ArrayRecord) -> None:

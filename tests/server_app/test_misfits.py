@@ -213,6 +213,11 @@ def test_too_few_nodes_end_the_wait(federation: Federation) -> None:
         ({"model": "cnn6"}, ModelError, '"cnn5"'),
         ({"eval_data": "tests.federation:three_classes"}, DataError, "3 classes"),
         ({"eval_data": "nowhere.npz"}, DataError, "nowhere.npz"),
+        (
+            {"weighting": "fedlaw", "proxy_data": "tests.federation:three_classes"},
+            DataError,
+            "proxy-data tests.federation:three_classes has 3 classes",
+        ),
     ],
 )
 def test_a_run_that_cannot_start_says_why(

@@ -6,14 +6,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Context, Message
 from safetensors.numpy import load_file
 
 from common.checkpoint import load_latest
 from common.config import RunConfig, Value
 from common.filters import low_bins
+from common.messages import pack, unpack
 from common.models import build
-from tests.federation import DATA, Federation, on_train
+from common.params import Arrays
+from tests.federation import DATA, Federation, Handler, on_train
 
 
 def test_a_run_leaves_its_books_model_checkpoints_and_report(federation: Federation) -> None:
@@ -72,6 +74,10 @@ def test_a_run_repeats_bit_for_bit_in_whatever_order_nodes_answer(federation: Fe
         {"weighting": "feddisco", "server_optimizer": "yogi", "server_learning_rate": 0.01},
         {"weighting": "shapfed", "server_optimizer": "adagrad", "server_learning_rate": 0.05},
         {"aggregation": "geometric-median", "update_clip": 1.0, "layer_shrinkage": 0.03},
+        {"weighting": "shapfed", "personalise": "share"},
+        {"weighting": "shapfed", "personalise": "relative", "model": "tests.federation:normed_net"},
+        {"weighting": "cgsv", "reward_beta": 1.0},
+        {"weighting": "fedlaw", "proxy_data": DATA, "model": "tests.federation:normed_net"},
     ],
     ids=lambda more: "-".join(str(value) for value in more.values()),
 )
@@ -97,6 +103,66 @@ def test_the_server_optimisers_arrays_are_in_the_checkpoint(federation: Federati
     assert saved.optimizer["steps"] == 3
     assert all(x.dtype == np.float64 for x in saved.optimizer.values())
     assert load_latest(federation.run("plain").folder / "checkpoints").optimizer == {}
+
+
+@pytest.mark.parametrize(
+    "more", [{"weighting": "shapfed", "personalise": "share"}, {"weighting": "cgsv", "reward_beta": 1.0}]
+)
+def test_each_node_receives_its_own_model_and_the_servers_is_what_is_saved(
+    federation: Federation, more: dict[str, Value]
+) -> None:
+    received: dict[tuple[int, str], Arrays] = {}
+    returned: dict[tuple[int, str], Arrays] = {}
+
+    def listen(app: Handler) -> Handler:
+        def handler(message: Message, context: Context) -> Message:
+            reply = app(message, context)
+            if message.metadata.message_type == "train":
+                number = int(message.content.config_records["config"]["round"])  # type: ignore[arg-type]
+                key = (number, str(context.node_config["name"]))
+                received[key] = unpack(message.content.array_records["arrays"])
+                update = unpack(reply.content.array_records["update"])
+                returned[key] = {n: received[key][n] + d for n, d in update.items()}  # type: ignore[operator]
+            return reply
+
+        return handler
+
+    run = federation.run(rounds=2, wrap=listen, keep_checkpoints=2, **more)
+    after_first = load_file(run.folder / "checkpoints/round-0001/model.safetensors")
+    weights = {c.client: c.weight for c in run.clients() if c.round == 1}
+    for name, a in weights.items():
+        assert a is not None
+        mine, start = received[2, name], received[1, name]
+        whole = [(mine[n] == after_first[n]).mean() for n in mine]
+        if more["weighting"] == "shapfed":
+            own = returned[1, name]
+            assert all(
+                mine[n] == pytest.approx((1 - a) * own[n] + a * after_first[n], abs=1e-6) for n in mine
+            )
+        else:  # an entry is the server's or as it was
+            assert all(((mine[n] == after_first[n]) | (mine[n] == start[n])).all() for n in mine)
+            assert min(whole) == 1 or a < max(weights.values())  # type: ignore[type-var]
+            assert min(whole) < 1 or a > min(weights.values())  # type: ignore[type-var]
+    saved = load_latest(run.folder / "checkpoints")
+    assert {name.partition("/")[0] for name in saved.personal} == set(weights)
+    assert run.end.status == "completed" and run.end.accuracy > 0.9  # type: ignore[operator]
+
+
+def test_fedlaw_learns_on_the_servers_data_who_sends_noise(federation: Federation) -> None:
+    def noise(reply: Message, number: int) -> Message:
+        draw = np.random.default_rng(number)
+        update = unpack(reply.content.array_records["update"])
+        spoilt = {n: draw.normal(size=d.shape).astype(np.float32) for n, d in update.items()}
+        reply.content["update"] = pack(spoilt)
+        return reply
+
+    keys: dict[str, Value] = {"weighting": "fedlaw", "proxy_data": DATA, "batch_size": 5}
+    run = federation.run(wrap=on_train("site-2", noise), **keys)
+    for number in (1, 2, 3):
+        weights = {c.client: c.weight for c in run.clients() if c.round == number}
+        assert weights["site-2"] == min(weights.values()) < 0.1  # type: ignore[type-var]
+    assert run.header.proxy_fingerprint not in {"", run.header.eval_fingerprint}
+    assert run.end.accuracy > 0.9  # type: ignore[operator]
 
 
 def test_feddisco_weighs_by_the_labels_that_nodes_have(federation: Federation) -> None:
