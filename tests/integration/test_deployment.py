@@ -1,5 +1,6 @@
 """Real processes over real gRPC: the same bits as in one process, and nodes that die on the way."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 
 from client_app.app import app as client_app
 from common.config import RunConfig, Value
-from common.ledger import ClientRecord, End, Header, Record, RoundRecord
+from common.ledger import ClientRecord, End, Header, Record, RoundRecord, read
 from server_app.app import app as server_app
 from server_app.folder import RUN_ID, RUNS
 from specfed import cluster
 from specfed.live import follow
 from specfed.local_grid import run_locally
+from strategies.presets import PRESETS
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +54,25 @@ def test_a_deployment_and_one_process_give_the_same_bytes(
 
     there, here = (tmp_path / "runs" / name / "model.safetensors" for name in ("deployed", "local"))
     assert there.read_bytes() == here.read_bytes()
+
+
+@pytest.mark.timeout(900)
+def test_every_weighting_runs_on_real_nodes(tmp_path: Path) -> None:
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    runs = tmp_path / "runs"
+    with cluster.federation(shares.nodes, tmp_path / "fed", {RUNS: str(runs)}, {}) as fed:
+        for weighting in PRESETS:
+            own: dict[str, Value] = {"proxy_data": "digits"} if weighting == "fedlaw" else {}
+            run = config(rounds=2, model="mlp4", run_name=weighting, weighting=weighting, **own)
+            started = fed.submit(run.as_dict())
+            while not started.finished():
+                time.sleep(0.2)
+            (folder,) = runs.glob(f"*-{weighting}-*")
+            records = list(read(folder / "ledger.jsonl"))
+            assert isinstance(records[-1], End) and records[-1].status == "completed", weighting
+            for number in (1, 2):
+                weights = [r.weight for r in records if isinstance(r, ClientRecord) and r.round == number]
+                assert None not in weights and sum(w or 0 for w in weights) == pytest.approx(1), weighting
 
 
 def test_a_killed_node_is_missed_by_name_and_the_run_goes_on(fed: cluster.Federation, tmp_path: Path) -> None:
