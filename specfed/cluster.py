@@ -196,11 +196,18 @@ def deal(
 
 
 def try_model(config: RunConfig, shares: Shares) -> None:
-    """Build the run's model once, before anything is started. Raises ModelError if that cannot be done."""
+    """Build the run's model once, before anything is started.
+
+    Raises ModelError if that cannot be done, or a weight that the run names is not there.
+    """
     from common.models import build, resolve_head
+    from common.params import to_arrays, trainable
+    from strategies.signals.entropy import check_layer
 
     model = build(config.model, shares.input_shape, shares.classes, config.seed)
     resolve_head(model, shares.classes, config.head)
+    if config.entropy_layer:
+        check_layer(config.entropy_layer, to_arrays(trainable(model)))
 
 
 def take_part(config: NodeConfig, part: str, alpha: float, seed: int, folder: Path) -> tuple[NodeConfig, int]:

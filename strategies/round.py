@@ -1,7 +1,8 @@
 """One round's admitted replies: what signals, scorers and weightings read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,15 +49,34 @@ class Round:
         """The clients' own example counts, (m,)."""
         return np.array([reply.examples for reply in self.replies], dtype=np.float64)
 
-    def head_weights(self) -> Vector:
-        """The updates of the head's weight, (m, classes, d); kernels of a 1x1 head are flattened."""
-        rows = [np.asarray(r.update[self.head.weight], dtype=np.float64) for r in self.replies]
-        return np.stack([m.reshape(m.shape[0], -1) for m in rows])
+    def head_rows(self) -> "HeadRows":
+        """The updates of the head, one matrix a client."""
+        return HeadRows(self)
 
-    def head_rows(self) -> Vector:
-        """The updates of the head with the bias, if it has one, as a last column, (m, classes, d + 1)."""
-        weights = self.head_weights()
-        if self.head.bias is None:
-            return weights
-        biases = np.stack([np.asarray(r.update[self.head.bias], dtype=np.float64) for r in self.replies])
-        return np.concatenate([weights, biases[:, :, None]], axis=2)
+
+@dataclass(frozen=True)
+class HeadRows(Sequence[Vector]):
+    """Of each client the update of the head, (classes, d + 1) in float64: a row a class, kernels flattened,
+    the bias, if there is one, as a last column.
+
+    A matrix is made when it is asked for: those of a hundred large heads at once would fill the memory.
+    """
+
+    round_: Round
+
+    def __len__(self) -> int:
+        return len(self.round_.replies)
+
+    @overload
+    def __getitem__(self, index: int) -> Vector: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Vector]: ...
+    def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
+        """One client's matrix, or those of some clients."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        head, update = self.round_.head, self.round_.replies[index].update
+        weight = update[head.weight]
+        bias = [] if head.bias is None else [update[head.bias][:, None]]
+        rows = [weight.reshape(weight.shape[0], -1), *bias]
+        return np.concatenate(rows, axis=1, dtype=np.float64)
