@@ -54,6 +54,7 @@ MISTAKES = {
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
     "unknown partition": (["demo", "--partition", "dirichle"], 3, 'Did you mean "dirichlet"?'),
     "unknown model": (["demo", "--model", "cnn6"], 4, 'Did you mean "cnn5"?'),
+    "unknown layer": (["demo", "entropy-layer=fc2.weigth"], 4, 'Did you mean "fc2.weight"?'),
     "no protection chosen": (["server"], 2, "--insecure"),
     "both protections": (["run", "--insecure", "--tls-ca", __file__], 2, "both were given"),
     "half of TLS": (["server", "--tls-ca", __file__], 2, "--tls-cert and --tls-key"),
