@@ -3,10 +3,11 @@
 ``python -m benchmarks.scoring [REPEATS]``. Each client has a head update of its own. The other 25.6 million
 parameters of 100 clients would take 10 GB, so that clients share four different sets of them in turn: each
 set is far larger than any cache, and the sum reads every client's numbers from memory all the same.
-All of it runs in one thread.
+All of it runs in one thread. A head of 1000 classes is read as well, for the memory that its signals take.
 """
 
 import sys
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 
@@ -21,12 +22,14 @@ from strategies import presets
 from strategies.aggregate import weighted_sum
 from strategies.recipe import Recipe, RecipeState
 from strategies.round import Reply, Round
-from strategies.signals.entropy import entropies
+from strategies.signals.alignment import alignment
+from strategies.signals.entropy import entropies, entropy
 
 CLIENTS, CLASSES, WIDTH = 100, 100, 2048
 PARAMETERS = 25_600_000
 TENSORS, SETS = 24, 4  # of the body; how many different ones there are
 PERCENT, TIMES = 10.0, 5.0  # targets: at most so much of the aggregation, so many times faster than SVDs
+LARGE = (1000, 2048)  # a head whose float64 copies for all clients at once would take 1.6 GB
 WEIGHTINGS = ("spectralfed", "spectralfuse")
 
 
@@ -68,10 +71,28 @@ def one_svd_a_client(round_: Round) -> list[float]:
     return found
 
 
+def large_head() -> dict[str, dict[str, float]]:
+    """CPU seconds of the signals for a large head, and the MiB that they hold at most beside the replies."""
+    draw = np.random.default_rng(0)
+    heads = [draw.standard_normal(LARGE, dtype=np.float32) for _ in range(SETS)]
+    replies = tuple(Reply(f"client-{i:03}", {"w": heads[i % SETS]}, {}, 1) for i in range(CLIENTS))
+    round_ = Round(1, {"w": heads[0]}, Head("w", None, LARGE), replies)
+    found = {}
+    for name, signal in {"entropy": entropy, "alignment": alignment}.items():
+        tracemalloc.start()
+        seconds = measure.of_call(signal, round_, np.ones(CLIENTS))
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        found[name] = {"cpu-seconds": round(seconds, 2), "peak-mib": round(peak, 1)}
+    return found
+
+
 def main(repeats: int) -> None:
     """Measure, check that both ways give the same entropies, and save the result."""
     round_ = make_round()
-    np.testing.assert_allclose(one_svd_a_client(round_), entropies(round_.head_weights()), rtol=1e-9)
+    np.testing.assert_allclose(
+        one_svd_a_client(round_), entropies(r.update["fc.weight"] for r in round_.replies), rtol=1e-9
+    )
     weights = np.full(CLIENTS, 1 / CLIENTS)
     recipes = {name: scoring_only(name) for name in WEIGHTINGS}
     variants = {
@@ -96,6 +117,7 @@ def main(repeats: int) -> None:
             "times-faster-than-svd": {
                 name: round(seconds["svd a client"] / seconds[name], 2) for name in WEIGHTINGS
             },
+            f"large-head-{LARGE[0]}x{LARGE[1]}": large_head(),
             "targets": {"percent-of-the-aggregation": PERCENT, "times-faster-than-svd": TIMES},
         },
     )

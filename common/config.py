@@ -19,6 +19,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Negative = Annotated[float, Field(lt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
@@ -112,6 +113,13 @@ class RunConfig(_Checked):
         "uniform", description="the weights while scores are off or only observed"
     )
     score_ema: Decay = Field(0.9, description="memory of the running mean over a node's signals")
+    entropy_norm: Literal["trace", "frobenius"] = Field(
+        "trace", description="what a spectrum is divided by; frobenius gives no entropy proper"
+    )
+    entropy_layer: str = Field("", description="weight whose update the entropy reads; empty is the head")
+    alignment: Literal["mapped", "raw", "leave-one-out"] = Field(
+        "mapped", description="cosines mapped to 0..1, or as they are with negative ones counted as 0"
+    )
     kalman_beta: Share = Field(
         0.1, description="how fast trust in a signal follows its ranking; 1 is literal"
     )
@@ -123,6 +131,10 @@ class RunConfig(_Checked):
     )
     reward_beta: NotNegative = Field(
         0.0, description="CGSV: nodes get their part of each move, 1 in its paper; 0 is all of it"
+    )
+    free_rider_z: Negative = Field(-3.5, description="a robust z below it makes a share an outlier")
+    free_rider_share: Share = Field(
+        0.5, description="and only a share below this part of an equal one is flagged"
     )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"] = Field(
         "mean", description="how updates become one; only mean and geometric-median use the weights"

@@ -59,6 +59,8 @@ from server_app.roster import Roster
 from strategies import presets
 from strategies.first_layer_rank import first_layer_rank
 from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
+from strategies.free_rider import FreeRiderTest
+from strategies.signals.entropy import check_layer
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -131,6 +133,8 @@ class _Run:
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
         arrays, state = to_arrays(trainable(model)), StrategyState(to_arrays(carried(model)))
+        if self.config.entropy_layer:
+            check_layer(self.config.entropy_layer, arrays)
         rank_test = first_layer_rank(self.config, arrays, head)
         if rank_test.unavailable:
             log.info(rank_test.unavailable)
@@ -167,6 +171,7 @@ class _Run:
             state,
             self.rounds_done,
             rank_test,
+            free_rider_test=FreeRiderTest(self.config.free_rider_z, self.config.free_rider_share),
         )
         model.to(self.device)
 

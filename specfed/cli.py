@@ -31,6 +31,8 @@ app = typer.Typer(
 
 lab = typer.Typer(help="Experiments in one process: the same apps, no network.")
 app.add_typer(lab, name="lab", no_args_is_help=True)
+reproduce = typer.Typer(help="Experiments of papers, with a table of what came out.")
+lab.add_typer(reproduce, name="reproduce", no_args_is_help=True)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of 'specfed config'.")
@@ -288,6 +290,31 @@ def lab_run(
         print(_dealt(data, shares, partition, alpha), flush=True)
         code = exit_code(show(laboratory.run(config, shares.nodes, _writable(runs))), lambda: "no end line")
     raise typer.Exit(code)
+
+
+@reproduce.command("contribution-correlation")
+def lab_contribution_correlation(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    alpha: Alpha = 0.1,
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Repetitions, with a split and a start each.")] = 3,
+    rows: Annotated[
+        int, typer.Option(help="Random training rows to use, and at most so many test rows; 0 uses all.")
+    ] = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Do weights follow what nodes are worth? Correlates them with the accuracy of each node alone."""
+    from specfed.reproduce import Plan, as_markdown, contribution_correlation
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    folder = _writable(runs) / _run_id("contribution-correlation")
+    print(
+        f"specfed {__version__} · lab · contribution-correlation · {seeds} seeds, {_near(folder)}", flush=True
+    )
+    result = contribution_correlation(plan, folder, lambda line: print(line, flush=True))
+    print(f"\n{as_markdown(result)}\n{_near(folder / 'result.md')}")
 
 
 @app.command()

@@ -14,6 +14,7 @@ from common.config import NodeConfig, RunConfig, Value
 from common.datasets import load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.partition import free_rider, parse_part, split
+from common.seeding import stream
 from specfed import launcher
 from specfed.launcher import LOOPBACK, Address, Control, Process, Server
 
@@ -150,29 +151,43 @@ class Shares:
 
 
 def deal(
-    data: str, nodes: int, partition: str, alpha: float, seed: int, with_free_rider: bool, folder: Path
+    data: str,
+    nodes: int,
+    partition: str,
+    alpha: float,
+    seed: int,
+    with_free_rider: bool,
+    folder: Path,
+    rows: int = 0,
 ) -> Shares:
     """Split the training rows of ``data`` over ``site-1`` to ``site-N``, whose row numbers go to ``folder``.
 
+    Of all rows, or of ``rows`` random ones if that is not 0.
+
     With ``with_free_rider`` and at least three nodes, the last one holds ten of its rows, repeated until
-    it claims as many as the others have on average. Raises ConfigError for fewer than two nodes and
-    DataError for data that cannot be had or split so.
+    it claims as many as the others have on average. Raises ConfigError for fewer than two nodes or more
+    ``rows`` than there are, and DataError for data that cannot be had or split so.
     """
     if nodes < 2:
         raise ConfigError(f"--nodes takes at least 2; got {nodes}")
     examples = load(data, "train")
-    shares: list[Rows] = split(examples.y, partition, nodes, alpha, seed)
+    if rows > len(examples):
+        raise ConfigError(f"--rows takes at most the {len(examples):,} training rows there are; got {rows:,}")
+    used = np.arange(len(examples))
+    if rows:
+        used = np.sort(stream(seed, "rows").permutation(used)[:rows])
+    shares: list[Rows] = [used[part] for part in split(examples.y[used], partition, nodes, alpha, seed)]
     rides = with_free_rider and nodes >= FREE_RIDER_NODES
     if rides:
-        size = round(sum(len(rows) for rows in shares[:-1]) / (nodes - 1))
+        size = round(sum(len(part) for part in shares[:-1]) / (nodes - 1))
         shares[-1] = free_rider(shares[-1], size, FREE_RIDER_SAMPLES, seed)
     folder.mkdir(parents=True, exist_ok=True)
     sites = [
-        _site(NodeConfig(name=f"site-{i}", data=data), rows, folder) for i, rows in enumerate(shares, start=1)
+        _site(NodeConfig(name=f"site-{i}", data=data), part, folder) for i, part in enumerate(shares, start=1)
     ]
     return Shares(
         tuple(sites),
-        train=len(examples),
+        train=len(used),
         test=len(load(data, "test")),
         free_rider=sites[-1].name if rides else "",
         input_shape=examples.input_shape,
@@ -181,11 +196,18 @@ def deal(
 
 
 def try_model(config: RunConfig, shares: Shares) -> None:
-    """Build the run's model once, before anything is started. Raises ModelError if that cannot be done."""
+    """Build the run's model once, before anything is started.
+
+    Raises ModelError if that cannot be done, or a weight that the run names is not there.
+    """
     from common.models import build, resolve_head
+    from common.params import to_arrays, trainable
+    from strategies.signals.entropy import check_layer
 
     model = build(config.model, shares.input_shape, shares.classes, config.seed)
     resolve_head(model, shares.classes, config.head)
+    if config.entropy_layer:
+        check_layer(config.entropy_layer, to_arrays(trainable(model)))
 
 
 def take_part(config: NodeConfig, part: str, alpha: float, seed: int, folder: Path) -> tuple[NodeConfig, int]:

@@ -37,7 +37,7 @@ from common.params import Arrays
 from common.seeding import stream
 from strategies.admission import Inadmissible, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
-from strategies.free_rider import FreeRiderTest, History
+from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 
@@ -149,11 +149,12 @@ class RecipeStrategy(Strategy):
         rounds_done: int = 0,
         rank_test: RankTest = NO_RANK_TEST,
         wire: Wire = OURS,
+        free_rider_test: FreeRiderTest = DEFAULT_TEST,
     ) -> None:
         self.recipe, self.head, self.cohort = recipe, head, cohort
         self.present, self.order = present, order
         self.state, self.rounds_done = state, rounds_done
-        self.rank_test, self.wire = rank_test, wire
+        self.rank_test, self.wire, self.free_rider_test = rank_test, wire, free_rider_test
         self.last: RoundResult | None = None
         self._turn = _Turn()
         self._failed = 0
@@ -209,7 +210,7 @@ class RecipeStrategy(Strategy):
         self._failed = 0
         round_ = Round(turn.number, turn.model, self.head, accepted)
         recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
-        history, low = FreeRiderTest().look(self.state.history, round_.clients, outcome.shares)
+        history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         flags = _by_client(low, self.rank_test.look(round_))
         self.state = StrategyState(outcome.buffers, recipe_state, history)
         self.last = RoundResult(

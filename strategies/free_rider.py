@@ -3,7 +3,8 @@
 The contribution paper (App. C) maps the shares from the simplex to real space and flags outliers of
 (x - median) / MAD. It leaves the map, the scale, the threshold and the persistence open. Ours: the
 logarithm, MAD scaled to a standard deviation, z below -3.5, a share below half of an equal one, and both
-in four of the last five rounds that the client took part in, among at least five clients. Even so a small
+in four of the last five rounds that the client took part in, among at least five clients. A run can set
+the first two. Even so a small
 or class-poor honest client can be lowest all the time: a flag asks somebody to look, and never bans.
 """
 
@@ -74,3 +75,6 @@ class FreeRiderTest:
             f"in {sum(recent)} of its last {len(recent)} rounds"
         )
         return Flag(test="robust-z", value=z, threshold=self.z, text=text)
+
+
+DEFAULT_TEST = FreeRiderTest()

@@ -32,15 +32,21 @@ from strategies.robust import AGGREGATES
 from strategies.scorers import Discounted, Ema, RankFused, Reputation
 from strategies.server_step import ServerStep, adagrad, adam, average, momentum, yogi
 from strategies.shrinkage import shrunk
-from strategies.signals.alignment import alignment
+from strategies.signals import Signal
+from strategies.signals.alignment import VARIANTS
 from strategies.signals.cgsv import cosine
 from strategies.signals.discrepancy import discrepancy
-from strategies.signals.entropy import entropy
+from strategies.signals.entropy import MEASURES, entropy_of, head_entropy
 from strategies.weighting import BASE, by_examples, proportional, proportional_or_examples, uniform
 
 
 def _kalman(config: RunConfig) -> RankAdaptiveKalman:
     return RankAdaptiveKalman(config.kalman_q, config.kalman_eps, config.kalman_p0, config.kalman_beta)
+
+
+def _entropy(config: RunConfig) -> Signal:
+    measure = MEASURES[config.entropy_norm]
+    return entropy_of(config.entropy_layer, measure) if config.entropy_layer else head_entropy(measure)
 
 
 def _fedlaw(config: RunConfig, proxy: Proxy | None) -> Recipe:
@@ -52,13 +58,17 @@ def _fedlaw(config: RunConfig, proxy: Proxy | None) -> Recipe:
 PRESETS: dict[str, Callable[[RunConfig, Proxy | None], Recipe]] = {
     "uniform": lambda config, _: Recipe(uniform),
     "examples": lambda config, _: Recipe(by_examples),
-    "spectralfed": lambda config, _: Recipe(proportional, {"entropy": entropy}, Ema(config.score_ema)),
+    "spectralfed": lambda config, _: Recipe(
+        proportional, {"entropy": _entropy(config)}, Ema(config.score_ema)
+    ),
     "spectralfuse": lambda config, _: Recipe(
         proportional,
-        {"entropy": entropy, "alignment": alignment},
+        {"entropy": _entropy(config), "alignment": VARIANTS[config.alignment]},
         RankFused(config.score_ema, _kalman(config)),
     ),
-    "shapfed": lambda config, _: Recipe(proportional, {"alignment": alignment}, Ema(config.score_ema)),
+    "shapfed": lambda config, _: Recipe(
+        proportional, {"alignment": VARIANTS[config.alignment]}, Ema(config.score_ema)
+    ),
     "cgsv": lambda config, _: Recipe(proportional, {"cosine": cosine}, Reputation(), rescale=equal_norms),
     "feddisco": lambda config, _: Recipe(
         proportional_or_examples, {"discrepancy": discrepancy("kl")}, Discounted(), needs_labels=True

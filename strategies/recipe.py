@@ -61,7 +61,8 @@ class Recipe:
         previous = _previous_weights(state, round_)
         readings = {name: signal(round_, previous) for name, signal in self.signals.items()}
         values = {name: reading.values for name, reading in readings.items()}
-        notes = [reading.unavailable for reading in readings.values() if reading.unavailable]
+        said = (text for reading in readings.values() for text in (reading.unavailable, reading.note))
+        notes = [text for text in said if text]
         scorer_state, scores, parts = state.scorer, None, None
         if self.scorer is not None:
             scorer_state, scores = self.scorer.score(state.scorer, values, round_, known)

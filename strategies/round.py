@@ -1,7 +1,8 @@
 """One round's admitted replies: what signals, scorers and weightings read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,17 +49,34 @@ class Round:
         """The clients' own example counts, (m,)."""
         return np.array([reply.examples for reply in self.replies], dtype=np.float64)
 
-    def head_weights(self) -> list[NDArray[np.generic]]:
-        """The clients' updates of the head's weight as they were sent, m of (classes, d), not copied.
+    def head_rows(self) -> "HeadRows":
+        """The updates of the head, one matrix a client."""
+        return HeadRows(self)
 
-        Kernels of a 1x1 head are flattened.
-        """
-        return [reply.update[self.head.weight].reshape(self.head.shape[0], -1) for reply in self.replies]
 
-    def head_rows(self) -> list[NDArray[np.generic]]:
-        """The same with the bias, if the head has one, as a last column, m of (classes, d + 1)."""
-        weights, bias = self.head_weights(), self.head.bias
-        if bias is None:
-            return weights
-        biases = [reply.update[bias][:, None] for reply in self.replies]
-        return [np.concatenate(pair, axis=1) for pair in zip(weights, biases, strict=True)]
+@dataclass(frozen=True)
+class HeadRows(Sequence[Vector]):
+    """Of each client the update of the head, (classes, d + 1) in float64: a row a class, kernels flattened,
+    the bias, if there is one, as a last column.
+
+    A matrix is made when it is asked for: those of a hundred large heads at once would fill the memory.
+    """
+
+    round_: Round
+
+    def __len__(self) -> int:
+        return len(self.round_.replies)
+
+    @overload
+    def __getitem__(self, index: int) -> Vector: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Vector]: ...
+    def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
+        """One client's matrix, or those of some clients."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        head, update = self.round_.head, self.round_.replies[index].update
+        weight = update[head.weight]
+        bias = [] if head.bias is None else [update[head.bias][:, None]]
+        rows = [weight.reshape(weight.shape[0], -1), *bias]
+        return np.concatenate(rows, axis=1, dtype=np.float64)

@@ -12,6 +12,7 @@ class Reading:
 
     values: Vector
     unavailable: str = ""  # the reason, in one sentence
+    note: str = ""  # what was done to the values, if anything was
 
 
 Signal = Callable[[Round, Vector], Reading]  # the second argument: the clients' previous weights, (m,)

@@ -8,18 +8,19 @@ contributions in it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.round import Round, Vector
-from strategies.signals import Reading
+from strategies.signals import Reading, Signal
 
-Rows = NDArray[np.generic] | Sequence[NDArray[np.generic]]  # m of (classes, d)
+ROUNDING = 1e-12  # relative; a shorter row is what float64 leaves of zero
 
 
-def alignments(rows: Rows, weights: Vector) -> Vector:
-    """Mapped mean cosine of each client's class rows with the weighted sum, (m, classes, d) -> (m,).
+def alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
+    """Mapped mean cosine of each client's class rows with the weighted sum, m of (classes, d) -> (m,).
 
     Between 0 and 1; 1/2 for a client that did not move, and for all when no class has a direction.
     A client's rows are first clipped to the cohort's median norm, so that size does not buy alignment
@@ -29,38 +30,30 @@ def alignments(rows: Rows, weights: Vector) -> Vector:
     return mapped
 
 
-def raw_alignments(rows: Rows, weights: Vector) -> Vector:
-    """The mean cosine as both papers print it, before the map: -1 to 1, (m, classes, d) -> (m,).
-
-    Something to read, not to weigh by: shares of numbers with both signs can be negative or huge.
-    """
-    factors = weights * _clip_factors(rows)
-    cosines = []
-    # Class by class: what a class needs stays in the cache, a stack of a hundred heads does not.
-    for c in range(len(rows[0])):
-        own = np.array([client[c] for client in rows], dtype=np.float64)  # (m, d)
-        total = factors @ own
-        lengths = np.sqrt(np.vecdot(own, own)) * np.linalg.norm(total)
-        if total.any():
-            # A row that did not move has no direction: cosine 0.
-            cosines.append(np.where(lengths > 0, (own @ total) / np.where(lengths > 0, lengths, 1.0), 0.0))
-    if not cosines:
-        return np.zeros(len(rows))
-    means: Vector = np.stack(cosines).clip(-1.0, 1.0).mean(axis=0)
-    return means
+def raw_alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
+    """The mean cosine as both papers print it, before the map: -1 to 1, m of (classes, d) -> (m,)."""
+    total = _sum(rows, weights * _clips(rows))
+    counted = _lengths(total) > 0
+    return np.array([_mean_cosine(own, total, counted) for own in rows])
 
 
-def leave_one_out_alignments(rows: Rows, weights: Vector) -> Vector:
-    """Each client's mean cosine with the sum of the others, -1 to 1, (m, classes, d) -> (m,).
+def leave_one_out_alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
+    """Each client's mean cosine with the sum of the others, -1 to 1, m of (classes, d) -> (m,).
 
     Free of self-inclusion, but no gate: when data differ much between clients, honest ones are negative.
     A class that only this client moved counts as cosine 0; one without direction in the whole sum is
     left out.
     """
-    clipped = np.asarray(rows, dtype=np.float64) * _clip_factors(rows)[:, None, None]
-    parts = weights[:, None, None] * clipped
-    others = np.stack([np.delete(parts, i, axis=0).sum(axis=0) for i in range(len(rows))])
-    return _mean_cosines(clipped, others, np.linalg.norm(parts.sum(axis=0), axis=1) > 0)
+    factors = weights * _clips(rows)
+    total = _sum(rows, factors)
+    counted = _lengths(total) > 0
+    values = []
+    for own, factor in zip(rows, factors.tolist(), strict=True):
+        others = total - factor * own
+        # What is left of a class after rounding, when the others' rows cancel or are zero, is no direction.
+        others[_lengths(others) <= ROUNDING * (_lengths(total) + factor * _lengths(own))] = 0.0
+        values.append(_mean_cosine(own, others, counted))
+    return np.array(values)
 
 
 def alignment(round_: Round, weights: Vector) -> Reading:
@@ -78,22 +71,59 @@ def leave_one_out_alignment(round_: Round, weights: Vector) -> Reading:
     return Reading(leave_one_out_alignments(round_.head_rows(), weights))
 
 
-def _mean_cosines(rows: Vector, targets: Vector, counted: NDArray[np.bool_]) -> Vector:
-    """Mean over the counted classes of the cosines of rows and targets, both (m, classes, d) -> (m,)."""
+def not_negative(signal: Signal) -> Signal:
+    """The same signal to weigh by: a value below 0 counts as 0, with a note that says whose it was.
+
+    A client opposed to the others then weighs nothing; if all are, the signal has no positive sum, and
+    scorers and weightings go on without it.
+    """
+
+    def clamped(round_: Round, weights: Vector) -> Reading:
+        reading = signal(round_, weights)
+        below = [
+            f"{client} ({value:.2f})"
+            for client, value in zip(round_.clients, reading.values.tolist(), strict=True)
+            if value < 0
+        ]
+        note = f"negative alignments count as 0: {', '.join(below)}" if below else ""
+        return replace(reading, values=np.maximum(reading.values, 0.0), note=note)
+
+    return clamped
+
+
+VARIANTS: dict[str, Signal] = {
+    "mapped": alignment,
+    "raw": not_negative(raw_alignment),
+    "leave-one-out": not_negative(leave_one_out_alignment),
+}
+
+
+def _sum(rows: Sequence[Vector], factors: Vector) -> Vector:
+    total = np.zeros_like(rows[0])
+    for own, factor in zip(rows, factors.tolist(), strict=True):
+        total += factor * own
+    return total
+
+
+def _mean_cosine(own: Vector, other: Vector, counted: NDArray[np.bool_]) -> float:
+    """Mean over the counted rows of the cosines of two (classes, d); 0 if none counts."""
     if not counted.any():
-        return np.zeros(len(rows))
-    own, other = rows[:, counted], targets[:, counted]
-    dots = np.einsum("jcd,jcd->jc", own, other)
-    lengths = np.linalg.norm(own, axis=2) * np.linalg.norm(other, axis=2)
+        return 0.0
+    dots = np.einsum("cd,cd->c", own, other)
+    lengths = _lengths(own) * _lengths(other)
     # A row that did not move has no direction: cosine 0.
     cosines = np.where(lengths > 0, dots / np.where(lengths > 0, lengths, 1.0), 0.0)
-    means: Vector = cosines.clip(-1.0, 1.0).mean(axis=1)
-    return means
+    return float(cosines[counted].clip(-1.0, 1.0).mean())
 
 
-def _clip_factors(rows: Rows) -> Vector:
-    """What brings each client's norm down to the cohort's median, (m,), at most 1."""
-    norms = np.array([np.linalg.norm(np.asarray(client, dtype=np.float64)) for client in rows])
+def _lengths(rows: Vector) -> Vector:
+    lengths: Vector = np.sqrt(np.einsum("cd,cd->c", rows, rows))
+    return lengths
+
+
+def _clips(rows: Sequence[Vector]) -> Vector:
+    """The factors, at most 1, that bring each client's rows down to the median norm of those that moved."""
+    norms = np.array([np.linalg.norm(own) for own in rows])
     if not norms.any():
         return np.ones(len(norms))
     limit = np.median(norms[norms > 0])

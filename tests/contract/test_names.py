@@ -21,6 +21,8 @@ from strategies.fedlaw import Proxy
 from strategies.presets import OPTIMIZERS, PRESETS
 from strategies.recipe import RecipeState
 from strategies.robust import AGGREGATES
+from strategies.signals.alignment import VARIANTS
+from strategies.signals.entropy import MEASURES
 from strategies.weighting import BASE
 from tests.strategies.rounds import whole_round
 
@@ -46,6 +48,8 @@ def choices(field: str) -> set[str]:
         ("base_weighting", BASE),
         ("aggregation", AGGREGATES),
         ("server_optimizer", OPTIMIZERS),
+        ("entropy_norm", MEASURES),
+        ("alignment", VARIANTS),
     ],
 )
 def test_the_configuration_takes_exactly_what_there_is(field: str, known: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from common.errors import ModelError
 from common.ledger import ClientRecord, Flag
 from server_app.bookkeeping import suspects_in
 from tests.federation import Federation
@@ -43,3 +44,20 @@ def test_a_suspects_text_holds_each_tests_latest_evidence_with_its_own_rounds() 
     assert suspect.text == (
         "rank 8; flagged in 2 rounds, the last one 2; low share; flagged in 1 round, the last one 2"
     )
+
+
+def test_a_runs_free_rider_thresholds_reach_its_test(federation: Federation) -> None:
+    nodes = federation.nodes(5)
+    quiet = federation.run("quiet", nodes, rounds=5)
+    assert not any(flag.test == "robust-z" for line in quiet.clients() for flag in line.flags)
+    # Any share below the median one, however little, is an outlier now.
+    eager = federation.run("eager", nodes, rounds=5, free_rider_z=-1e-9, free_rider_share=1.0)
+    flags = [flag for line in eager.clients() for flag in line.flags if flag.test == "robust-z"]
+    assert flags and {flag.threshold for flag in flags} == {-1e-9}
+
+
+def test_an_entropy_layer_that_is_not_there_ends_the_run_before_it_trains(federation: Federation) -> None:
+    run = federation.run(entropy_layer="0.weigth")
+    assert isinstance(run.error, ModelError) and 'Did you mean "0.weight"?' in str(run.error)
+    assert run.clients() == []
+    assert federation.run("again", entropy_layer="0.weight").error is None

@@ -54,6 +54,7 @@ MISTAKES = {
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
     "unknown partition": (["demo", "--partition", "dirichle"], 3, 'Did you mean "dirichlet"?'),
     "unknown model": (["demo", "--model", "cnn6"], 4, 'Did you mean "cnn5"?'),
+    "unknown layer": (["demo", "entropy-layer=fc2.weigth"], 4, 'Did you mean "fc2.weight"?'),
     "no protection chosen": (["server"], 2, "--insecure"),
     "both protections": (["run", "--insecure", "--tls-ca", __file__], 2, "both were given"),
     "half of TLS": (["server", "--tls-ca", __file__], 2, "--tls-cert and --tls-key"),
@@ -81,6 +82,12 @@ MISTAKES = {
     "no server for a run": (["run", "--insecure", "--server", "127.0.0.1:1"], 5, "specfed server"),
     "no experiment": (["run", "nowhere.toml", "--insecure"], 2, "nowhere.toml"),
     "no run": (["report", "nowhere"], 3, "nowhere"),
+    "a key that an experiment sets": (
+        ["lab", "reproduce", "contribution-correlation", "rounds=3"],
+        2,
+        '"rounds" is what the experiment itself sets',
+    ),
+    "unknown experiment": (["lab", "reproduce", "contribution"], 2, "contribution-correlation"),
 }
 
 
@@ -120,6 +127,15 @@ def test_without_a_command_there_is_help(invoke: Invoke) -> None:
     code, output, errors = invoke()
     assert (code, errors) == (0, "")
     assert "demo" in output
+
+
+def test_an_experiment_prints_its_table_and_keeps_it(invoke: Invoke, tmp_path: Path) -> None:
+    sizes = ("--nodes", "2", "--rounds", "1", "--seeds", "1", "--rows", "60", "--alpha", "1")
+    code, output, _ = invoke("lab", "reproduce", "contribution-correlation", *sizes, "model=mlp4")
+    (file,) = tmp_path.glob("runs/*-contribution-correlation-*/result.md")
+    assert code == 0
+    assert file.read_text() in output
+    assert "site-1 alone" in output and str(file.relative_to(tmp_path)) in output
 
 
 def test_version_and_keys(invoke: Invoke) -> None:

@@ -56,3 +56,13 @@ def test_fewer_than_five_clients_or_no_shares_leave_the_history_alone() -> None:
     history, _ = test.look({}, NAMES, LOW)
     assert test.look(history, NAMES[:4], LOW[:4]) == (history, {})
     assert test.look(history, NAMES, None) == (history, {})
+
+
+def test_the_thresholds_can_be_set() -> None:
+    low = np.array([0.22, 0.221, 0.219, 0.22, 0.12])
+    test = FreeRiderTest(below_equal=0.7)
+    history: History = {}
+    for _ in range(4):
+        history, flags = test.look(history, NAMES, low)
+    assert list(flags) == ["e"]
+    assert FreeRiderTest(z=-1e6, below_equal=0.7).look(history, NAMES, low)[0]["e"][-1] is False

@@ -1,5 +1,7 @@
 """Recipes: the weights of each preset, its modes, its fallbacks, and what the next model is."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -271,3 +273,40 @@ def test_labels_are_wanted_only_while_they_are_used() -> None:
             run = config(weighting=weighting, contribution=mode)
             wanted = weighting == "feddisco" and mode != "off"
             assert run.wants_labels == presets.build(run).needs_labels == wanted
+
+
+def test_the_signals_follow_their_keys() -> None:
+    round_ = whole_round(
+        {
+            name: {"head": m, "body": np.diag([3.0, 2, 1])}
+            for name, m in (("a", np.eye(3)), ("b", np.diag([3.0, 2, 1])))
+        }
+    )
+
+    def signals(**keys: object) -> dict[str, list[float]]:
+        recipe = presets.build(config(weighting="spectralfuse", **keys))
+        _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+        return {name: values.tolist() for name, values in outcome.signals.items()}
+
+    assert signals()["entropy"] == pytest.approx([math.log(3), 0.8304717124])
+    assert signals(entropy_norm="frobenius")["entropy"] == pytest.approx([0.9514261509, 0.6843352872])
+    assert signals(entropy_layer="body")["entropy"] == pytest.approx([0.8304717124] * 2)
+    mapped, raw = signals()["alignment"], signals(alignment="raw")["alignment"]
+    assert mapped == pytest.approx([(1 + value) / 2 for value in raw])
+    assert signals(alignment="leave-one-out")["alignment"] == pytest.approx([1.0, 1.0])
+
+
+def test_clients_that_oppose_each_other_weigh_equally_with_the_reasons() -> None:
+    round_ = head_round({"a": np.eye(3, 4), "b": -np.eye(3, 4), "c": np.zeros((3, 4))})
+    recipe = presets.build(config(weighting="shapfed", alignment="leave-one-out"))
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.weights == pytest.approx([1 / 3] * 3)
+    assert outcome.notes[-1] == "the scores have no positive sum: they do not weigh"
+
+
+def test_a_negative_alignment_is_noted_and_weighs_nothing() -> None:
+    round_ = head_round({"a": np.eye(3, 4), "b": -np.eye(3, 4), "c": np.eye(3, 4)})
+    recipe = presets.build(config(weighting="shapfed", alignment="raw"))
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.weights == pytest.approx([0.5, 0.0, 0.5])
+    assert outcome.notes == ("negative alignments count as 0: b (-1.00)",)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies.signals.alignment import (
+    VARIANTS,
     alignment,
     alignments,
     leave_one_out_alignment,
@@ -82,3 +83,39 @@ def test_alignment_lies_between_zero_and_one_and_keeps_to_its_client(rows: np.nd
     assert ((values >= 0) & (values <= 1)).all()
     turned = [2, 0, 1]
     assert alignments(rows[turned], w[turned]) == pytest.approx(values[turned], abs=1e-6)
+
+
+def test_negative_alignments_count_as_nothing_with_a_note() -> None:
+    raw = VARIANTS["raw"](head_round(EXAMPLE), np.ones(3))
+    assert raw.values == pytest.approx([0.9472135955, 0.0, 0.7236067977], abs=1e-9)
+    assert raw.note == "negative alignments count as 0: b (-0.05)"
+    others = VARIANTS["leave-one-out"](head_round(EXAMPLE), np.ones(3))
+    assert others.values == pytest.approx([0.3535533906, 0.0, 0.0], abs=1e-9)
+    assert others.note == "negative alignments count as 0: b (-0.15)"
+    assert VARIANTS["mapped"](head_round(EXAMPLE), np.ones(3)).note == ""
+
+
+@given(arrays(np.float64, (4, 3, 2), elements=st.floats(-100, 100).map(lambda v: round(v, 3))))
+def test_leaving_one_out_is_summing_the_others(rows: np.ndarray) -> None:
+    norms = np.linalg.norm(rows, axis=(1, 2))
+    limit = np.median(norms[norms > 0]) if norms.any() else 1.0
+    clipped = rows * (limit / np.maximum(norms, limit))[:, None, None]
+    total = clipped.sum(axis=0)
+    moved = np.linalg.norm(total, axis=1) > 1e-9
+    expected = []
+    for i, own in enumerate(clipped):
+        others = np.delete(clipped, i, axis=0).sum(axis=0)
+        cosines = [
+            a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
+            if min(np.linalg.norm(a), np.linalg.norm(b)) > 1e-9
+            else 0.0
+            for a, b in zip(own[moved], others[moved], strict=True)
+        ]
+        expected.append(np.mean(cosines) if cosines else 0.0)
+    if (np.linalg.norm(total, axis=1)[~moved] == 0).all():  # else rounding decides what counts
+        assert leave_one_out_alignments(rows, np.ones(4)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_others_of_a_class_may_cancel() -> None:
+    rows = np.array([[[0.1, 0.7]], [[0.3, 0.3]], [[-0.1, -0.7]]])
+    assert leave_one_out_alignments(rows, np.ones(3))[1] == 0

@@ -38,5 +38,5 @@ def test_updates_that_cancel_point_nowhere() -> None:
 
 def test_equal_norms_are_the_median_of_those_that_moved() -> None:
     heads = {"a": [[3.0, 4]], "b": [[1.0, 0]], "c": [[0.0, 0]], "d": [[0.0, 2]]}
-    scaled = np.reshape(equal_norms(head_round(heads)).head_weights(), (4, 2))
+    scaled = np.concatenate(equal_norms(head_round(heads)).head_rows())
     assert scaled == pytest.approx(np.array([[1.2, 1.6], [2, 0], [0, 0], [0, 2]]), abs=1e-6)

@@ -1,6 +1,7 @@
 """Von Neumann entropy: hand-computed values, invariances, and what is no entropy at all."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.signals.entropy import entropies, entropy, entropy_of, frobenius_entropies
+from common.errors import ModelError
+from common.models import Head
+from strategies.round import Reply, Round
+from strategies.signals import Signal
+from strategies.signals.alignment import VARIANTS
+from strategies.signals.entropy import (
+    WIDEST,
+    check_layer,
+    entropies,
+    entropy,
+    entropy_of,
+    frobenius_entropies,
+    head_entropy,
+)
 from tests.strategies.rounds import entropy_by_svd, head_round, whole_round
 
 SQRT3 = math.sqrt(3)
@@ -133,10 +147,57 @@ def test_another_layer_can_be_read_by_name() -> None:
 @pytest.mark.parametrize("name", ["conv.weigth", "conv.bias", "nothing"])
 def test_a_name_that_is_no_weight_is_refused(name: str) -> None:
     round_ = whole_round({"a": {"conv.weight": np.eye(3), "conv.bias": np.ones(3)}})
-    with pytest.raises(ValueError, match=f'the model has no weight "{name}"'):
+    with pytest.raises(ModelError, match=f'entropy-layer "{name}" must be a trainable parameter of two'):
         entropy_of(name)(round_, np.ones(1))
 
 
 def test_a_layer_of_one_row_has_no_entropy() -> None:
     reading = entropy_of("w")(whole_round({"a": {"w": np.ones((1, 5))}}), np.ones(1))
     assert np.isnan(reading.values).all() and "single row" in reading.unavailable
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("conv.weigth", 'there is none. Did you mean "conv.weight"?'),
+        ("bias", "it has shape (3,). It takes one of conv.weight"),
+    ],
+)
+def test_the_sentence_for_a_layer_that_cannot_be_read(name: str, hint: str) -> None:
+    with pytest.raises(ModelError) as error:
+        check_layer(name, {"conv.weight": np.ones((3, 2, 2)), "bias": np.ones(3)})
+    assert str(error.value).endswith(hint)
+    check_layer("conv.weight", {"conv.weight": np.ones((3, 2, 2))})
+
+
+def test_the_head_can_be_read_with_the_other_measure() -> None:
+    reading = head_entropy(frobenius_entropies)(head_round({"a": np.diag([3.0, 2, 1])}), np.ones(1))
+    assert reading.values == pytest.approx([0.6843352872])
+
+
+@pytest.mark.parametrize("signal", [entropy, entropy_of("head.weight")])
+def test_a_head_that_is_too_wide_is_refused_with_what_to_do(signal: Signal) -> None:
+    huge = np.broadcast_to(np.float32(1), (WIDEST + 1, WIDEST + 2))
+    head = Head("head.weight", None, huge.shape)
+    round_ = Round(1, {"head.weight": huge}, head, (Reply("a", {"head.weight": huge}, {}, 1),))
+    reading = signal(round_, np.ones(1))
+    assert np.isnan(reading.values).all()
+    assert "4097 x 4098" in reading.unavailable and "key entropy-layer" in reading.unavailable
+
+
+def test_an_entropy_of_a_large_head_is_the_definition() -> None:
+    m = np.random.default_rng(0).normal(size=(300, 400)) * np.geomspace(1, 1e-3, 400)
+    assert entropies([m.astype(np.float32)])[0] == pytest.approx(entropy_by_svd(m), rel=1e-6)
+
+
+@pytest.mark.parametrize("signal", [entropy, *VARIANTS.values()])
+def test_clients_are_read_one_after_the_other(signal: Signal) -> None:
+    classes, width, clients = 20, 4096, 40
+    draw = np.random.default_rng(0).standard_normal((clients, classes, width), dtype=np.float32)
+    replies = tuple(Reply(f"c{i:02}", {"w": x}, {}, 1) for i, x in enumerate(draw))
+    round_ = Round(1, {"w": draw[0]}, Head("w", None, (classes, width)), replies)
+    tracemalloc.start()
+    signal(round_, np.ones(clients))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * classes * width * 8  # a few float64 copies of one client's head, not 40
