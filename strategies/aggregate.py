@@ -7,9 +7,12 @@ arrival nor the number of clients costs a bit.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.params import Arrays
 from strategies.round import Round, Vector
+
+BLOCK = 65_536  # numbers in half a megabyte
 
 Aggregate = Callable[[Round, Vector], dict[str, Vector]]
 
@@ -34,10 +37,16 @@ def merged_buffers(round_: Round, weights: Vector) -> Arrays:
 
 
 def _weighted(arrays: Sequence[Arrays], weights: Vector) -> dict[str, Vector]:
-    total = {}
-    for name, first in arrays[0].items():
-        out = np.zeros(first.shape, dtype=np.float64)
-        for weight, one in zip(weights.tolist(), arrays, strict=True):
-            out += weight * np.asarray(one[name], dtype=np.float64)
-        total[name] = out
-    return total
+    return {name: _weighted_array([one[name] for one in arrays], weights) for name in arrays[0]}
+
+
+def _weighted_array(arrays: Sequence[NDArray[np.generic]], weights: Vector) -> Vector:
+    """``sum_i w_i x_i`` in float64, in order. Block by block, so that partial sums stay in the cache."""
+    flat = [x.reshape(-1) for x in arrays]
+    total = np.zeros(flat[0].size, dtype=np.float64)
+    product = np.empty(min(BLOCK, total.size), dtype=np.float64)
+    for start in range(0, total.size, BLOCK):
+        part = total[start : start + BLOCK]
+        for weight, x in zip(weights.tolist(), flat, strict=True):
+            part += np.multiply(x[start : start + BLOCK], weight, out=product[: part.size], dtype=np.float64)
+    return total.reshape(arrays[0].shape)

@@ -10,7 +10,7 @@ Clients are read one after the other, in float64 copies of one matrix at a time:
 2048 at once would take gigabytes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def entropies(matrices: Iterable[Matrix]) -> Vector:
     (sign included), transposition and rotation. Computed from the eigenvalues of the Gram matrix on the
     short side.
     """
-    return np.array([_plogp(p / (p.sum() or 1.0)) for p in map(_spectrum, matrices)])
+    return np.array([_plogp(p / (p.sum() or 1.0)) for p in _spectra(matrices)])
 
 
 def frobenius_entropies(matrices: Iterable[Matrix]) -> Vector:
@@ -43,7 +43,7 @@ def frobenius_entropies(matrices: Iterable[Matrix]) -> Vector:
     The q do not sum to one, so this is no entropy: it equals ``k (S - ln k)`` with k = 1 / |p|, and k
     differs from client to client. Never negative; 0 for rank one and for a zero matrix.
     """
-    return np.array([_plogp(p / (np.linalg.norm(p) or 1.0)) for p in map(_spectrum, matrices)])
+    return np.array([_plogp(p / (np.linalg.norm(p) or 1.0)) for p in _spectra(matrices)])
 
 
 MEASURES: dict[str, Measure] = {"trace": entropies, "frobenius": frobenius_entropies}
@@ -117,18 +117,31 @@ def _off(round_: Round, why: str) -> Reading:
     return Reading(np.full(len(round_.replies), np.nan), f"entropy is off: {why}")
 
 
-def _spectrum(matrix: Matrix) -> Vector:
-    """Squared singular values of a matrix up to a factor, (min(rows, columns),); all zero for no update."""
-    unit = np.array(matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T, dtype=np.float64)
-    scale = max(unit.max(initial=0.0), -unit.min(initial=0.0))
-    if scale == 0:
-        return np.zeros(len(unit))
-    unit /= scale  # squares of tiny or huge updates stay in range
-    eigenvalues: Vector = np.linalg.eigvalsh(unit @ unit.T).clip(min=0.0)
+def _spectra(matrices: Iterable[Matrix]) -> Iterator[Vector]:
+    """The spectrum of each matrix, lying down."""
+    work = np.empty(())
+    for matrix in matrices:
+        short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+        if work.shape != short.shape:  # one for all: new memory for each head costs more than its product
+            work = np.empty(short.shape)
+        np.copyto(work, short)
+        yield _spectrum(work)
+
+
+def _spectrum(matrix: Vector) -> Vector:
+    """Squared singular values of a matrix up to a factor, (rows,); all zero for no update."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram: Vector = matrix @ matrix.T
+    trace = np.trace(gram)
+    if not np.isfinite(trace):  # the squares of a huge update
+        return _spectrum(matrix / np.abs(matrix).max())
+    if trace <= NO_UPDATE**2:
+        return np.zeros(len(gram))
+    eigenvalues = np.linalg.eigvalsh(gram)
     # Below this an eigenvalue of the Gram matrix is rounding noise of the largest one.
     noise = eigenvalues[-1] * len(eigenvalues) * np.finfo(np.float64).eps
     kept: Vector = np.where(eigenvalues > noise, eigenvalues, 0.0)
-    return kept if np.sqrt(kept.sum()) * scale > NO_UPDATE else np.zeros(len(unit))
+    return kept
 
 
 def _plogp(p: Vector) -> float:
