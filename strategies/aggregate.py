@@ -4,7 +4,8 @@ Sums run over the clients in the order of their names and in float64, so that ne
 arrival nor the number of clients costs a bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,12 @@ from strategies.round import Round, Vector
 
 BLOCK = 65_536  # numbers in half a megabyte
 
-Aggregate = Callable[[Round, Vector], dict[str, Vector]]
+Aggregate = Callable[[Round, Vector], Mapping[str, Vector]]
 
 
-def weighted_sum(round_: Round, weights: Vector) -> dict[str, Vector]:
-    """``sum_i c_i D_i`` in float64."""
-    return _weighted([reply.update for reply in round_.replies], weights)
+def weighted_sum(round_: Round, weights: Vector) -> Mapping[str, Vector]:
+    """``sum_i c_i D_i`` in float64, each tensor when it is asked for."""
+    return WeightedSum([reply.update for reply in round_.replies], weights)
 
 
 def merged_buffers(round_: Round, weights: Vector) -> Arrays:
@@ -27,7 +28,7 @@ def merged_buffers(round_: Round, weights: Vector) -> Arrays:
     names = round_.replies[0].buffers
     first = round_.replies[0].buffers
     floats = [n for n in names if first[n].dtype.kind == "f"]
-    means = _weighted([{n: r.buffers[n] for n in floats} for r in round_.replies], weights)
+    means = WeightedSum([{n: r.buffers[n] for n in floats} for r in round_.replies], weights)
     return {
         n: means[n].astype(first[n].dtype)
         if n in means
@@ -36,11 +37,24 @@ def merged_buffers(round_: Round, weights: Vector) -> Arrays:
     }
 
 
-def _weighted(arrays: Sequence[Arrays], weights: Vector) -> dict[str, Vector]:
-    return {name: _weighted_array([one[name] for one in arrays], weights) for name in arrays[0]}
+@dataclass(frozen=True)
+class WeightedSum(Mapping[str, Vector]):
+    """Named weighted sums, made anew each time one is asked for: no whole model in float64 is ever there."""
+
+    arrays: Sequence[Arrays]
+    weights: Vector
+
+    def __getitem__(self, name: str) -> Vector:
+        return _weighted([one[name] for one in self.arrays], self.weights)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays[0])
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
 
 
-def _weighted_array(arrays: Sequence[NDArray[np.generic]], weights: Vector) -> Vector:
+def _weighted(arrays: Sequence[NDArray[np.generic]], weights: Vector) -> Vector:
     """``sum_i w_i x_i`` in float64, in order. Block by block, so that partial sums stay in the cache."""
     flat = [x.reshape(-1) for x in arrays]
     total = np.zeros(flat[0].size, dtype=np.float64)

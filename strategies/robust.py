@@ -4,7 +4,7 @@ All but the geometric median discard the weights: robust to outliers means blind
 A client that sends zeros is close to everybody, and Krum likes it best.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ WEISZFELD_STEPS = 1000
 CLOSEST = 1e-6  # distances below this part of the longest one count as that
 
 
-def median(round_: Round, weights: Vector) -> dict[str, Vector]:
+def median(round_: Round, weights: Vector) -> Mapping[str, Vector]:
     """The median of each coordinate; of an even number of clients the mean of the middle two."""
     return _each_coordinate(round_, lambda stack: np.median(stack, axis=0))
 
@@ -40,7 +40,7 @@ def krum(share: float = BAD_SHARE) -> Aggregate:
     f is ``int(share * m)``. Among equals the first by name.
     """
 
-    def aggregate(round_: Round, weights: Vector) -> dict[str, Vector]:
+    def aggregate(round_: Round, weights: Vector) -> Mapping[str, Vector]:
         return _mean_of(round_, _by_krum(round_, share)[:1])
 
     return aggregate
@@ -49,14 +49,14 @@ def krum(share: float = BAD_SHARE) -> Aggregate:
 def multi_krum(share: float = BAD_SHARE) -> Aggregate:
     """The plain mean of the ``m - f`` updates that Krum likes best."""
 
-    def aggregate(round_: Round, weights: Vector) -> dict[str, Vector]:
+    def aggregate(round_: Round, weights: Vector) -> Mapping[str, Vector]:
         order = _by_krum(round_, share)
         return _mean_of(round_, order[: len(order) - int(share * len(order))])
 
     return aggregate
 
 
-def geometric_median(round_: Round, weights: Vector) -> dict[str, Vector]:
+def geometric_median(round_: Round, weights: Vector) -> Mapping[str, Vector]:
     """The point with the smallest weighted sum of distances to the updates (RFA), over the whole model.
 
     By Weiszfeld's iteration from the weighted mean, until no client's part in the point changes by 1e-9
@@ -86,7 +86,7 @@ AGGREGATES: dict[str, Aggregate] = {
 }
 
 
-def _each_coordinate(round_: Round, combine: Callable[[Vector], Vector]) -> dict[str, Vector]:
+def _each_coordinate(round_: Round, combine: Callable[[Vector], Vector]) -> Mapping[str, Vector]:
     return {
         name: combine(np.stack([np.asarray(r.update[name], dtype=np.float64) for r in round_.replies]))
         for name in round_.model
@@ -103,7 +103,7 @@ def _by_krum(round_: Round, share: float) -> list[int]:
     return [int(i) for i in np.argsort(scores, kind="stable")]
 
 
-def _mean_of(round_: Round, chosen: list[int]) -> dict[str, Vector]:
+def _mean_of(round_: Round, chosen: list[int]) -> Mapping[str, Vector]:
     parts = np.zeros(len(round_.replies))
     parts[chosen] = 1.0 / len(chosen)
     return weighted_sum(round_, parts)

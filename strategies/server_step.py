@@ -27,6 +27,7 @@ def momentum(learning_rate: float = 1.0, beta: float = 0.9) -> ServerStep:
     """FedAvgM: ``u <- beta u + D``, ``w <- w + eta u``. The update is not damped by 1 - beta."""
 
     def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
+        update = dict(update)
         speed = {name: beta * old + update[name] for name, old in _kept(state, FIRST, update).items()}
         return _named(FIRST, speed), _moved(model, speed, learning_rate)
 
@@ -66,6 +67,7 @@ def _adaptive(
     """``m <- b1 m + (1 - b1) D``, ``w <- w + eta m / (sqrt v + tau)``."""
 
     def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
+        update = dict(update)
         count = int(state.get(COUNT, np.zeros(()))) + 1
         means = {n: beta1 * m + (1 - beta1) * update[n] for n, m in _kept(state, FIRST, update).items()}
         variances = {n: next_variance(v, update[n]) for n, v in _kept(state, SECOND, update).items()}

@@ -7,6 +7,8 @@ The paper's code groups parameters by the names of biases and shrinks everything
 weight with two axes or more is a layer of its own; biases, norms and buffers keep their size.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from strategies.aggregate import Aggregate
@@ -19,8 +21,8 @@ NO_WEIGHT = 1e-12  # a layer with a norm below this is not shrunk: it would vani
 def shrunk(aggregate: Aggregate, beta: float = 0.03) -> Aggregate:
     """``aggregate`` with its model shrunk layer by layer, as an update again. A lone client's is not."""
 
-    def shrink(round_: Round, weights: Vector) -> dict[str, Vector]:
-        update = aggregate(round_, weights)
+    def shrink(round_: Round, weights: Vector) -> Mapping[str, Vector]:
+        update = dict(aggregate(round_, weights))
         if len(round_.replies) == 1:
             return update
         layers = {name: _shrunk_layer(round_, name, update[name], beta) for name in _layers(round_)}

@@ -32,9 +32,10 @@ def alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
 
 def raw_alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
     """The mean cosine as both papers print it, before the map: -1 to 1, m of (classes, d) -> (m,)."""
-    total = _sum(rows, weights * _clips(rows))
-    counted = _lengths(total) > 0
-    return np.array([_mean_cosine(own, total, counted) for own in rows])
+    lengths = np.stack([_lengths(own) for own in rows])  # (m, classes)
+    total = _sum(rows, weights * _clips(lengths))
+    target = _lengths(total)
+    return np.array([_mean_cosine(own, total, n, target) for own, n in zip(rows, lengths, strict=True)])
 
 
 def leave_one_out_alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
@@ -44,15 +45,16 @@ def leave_one_out_alignments(rows: Sequence[Vector], weights: Vector) -> Vector:
     A class that only this client moved counts as cosine 0; one without direction in the whole sum is
     left out.
     """
-    factors = weights * _clips(rows)
+    lengths = np.stack([_lengths(own) for own in rows])  # (m, classes)
+    factors = weights * _clips(lengths)
     total = _sum(rows, factors)
-    counted = _lengths(total) > 0
+    whole = _lengths(total)
     values = []
-    for own, factor in zip(rows, factors.tolist(), strict=True):
+    for own, n, factor in zip(rows, lengths, factors.tolist(), strict=True):
         others = total - factor * own
         # What is left of a class after rounding, when the others' rows cancel or are zero, is no direction.
-        others[_lengths(others) <= ROUNDING * (_lengths(total) + factor * _lengths(own))] = 0.0
-        values.append(_mean_cosine(own, others, counted))
+        target = np.where(_lengths(others) <= ROUNDING * (whole + factor * n), 0.0, _lengths(others))
+        values.append(_mean_cosine(own, others, n, target, whole > 0))
     return np.array(values)
 
 
@@ -105,12 +107,18 @@ def _sum(rows: Sequence[Vector], factors: Vector) -> Vector:
     return total
 
 
-def _mean_cosine(own: Vector, other: Vector, counted: NDArray[np.bool_]) -> float:
-    """Mean over the counted rows of the cosines of two (classes, d); 0 if none counts."""
+def _mean_cosine(
+    own: Vector, other: Vector, n: Vector, target: Vector, counted: NDArray[np.bool_] | None = None
+) -> float:
+    """Mean of the row-wise cosines of two (classes, d) whose rows have lengths ``n`` and ``target``.
+
+    Over the counted rows: where ``other`` has a direction, if nothing else is said; 0 if none counts.
+    """
+    counted = target > 0 if counted is None else counted
     if not counted.any():
         return 0.0
     dots = np.einsum("cd,cd->c", own, other)
-    lengths = _lengths(own) * _lengths(other)
+    lengths = n * target
     # A row that did not move has no direction: cosine 0.
     cosines = np.where(lengths > 0, dots / np.where(lengths > 0, lengths, 1.0), 0.0)
     return float(cosines[counted].clip(-1.0, 1.0).mean())
@@ -121,9 +129,12 @@ def _lengths(rows: Vector) -> Vector:
     return lengths
 
 
-def _clips(rows: Sequence[Vector]) -> Vector:
-    """The factors, at most 1, that bring each client's rows down to the median norm of those that moved."""
-    norms = np.array([np.linalg.norm(own) for own in rows])
+def _clips(lengths: Vector) -> Vector:
+    """The factors, at most 1, that bring each client down to the median norm of those that moved.
+
+    From the lengths of its rows, (m, classes).
+    """
+    norms = np.linalg.norm(lengths, axis=1)
     if not norms.any():
         return np.ones(len(norms))
     limit = np.median(norms[norms > 0])

@@ -23,7 +23,7 @@ def cosine(round_: Round, weights: Vector) -> Reading:
     0 for a client that did not move, and for all if the sum is zero.
     """
     scaled = equal_norms(round_)
-    total = weighted_sum(scaled, weights)
+    total = dict(weighted_sum(scaled, weights))
     lengths = norms(scaled) * norm(dict(total))
     dots = np.zeros(len(scaled.replies))
     for i, reply in enumerate(scaled.replies):

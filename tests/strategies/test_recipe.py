@@ -1,6 +1,7 @@
 """Recipes: the weights of each preset, its modes, its fallbacks, and what the next model is."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -310,3 +311,22 @@ def test_a_negative_alignment_is_noted_and_weighs_nothing() -> None:
     _, outcome = recipe.run(RecipeState(), round_, round_.clients)
     assert outcome.weights == pytest.approx([0.5, 0.0, 0.5])
     assert outcome.notes == ("negative alignments count as 0: b (-1.00)",)
+
+
+def test_a_round_takes_less_than_two_models_beside_the_replies() -> None:
+    rng = np.random.default_rng(0)
+    tensors = [f"body.{i}" for i in range(20)]
+
+    def arrays() -> dict[str, np.ndarray]:
+        return {name: rng.normal(size=50_000).astype(np.float32) for name in tensors}
+
+    head = {"head.weight": np.eye(3, 5, dtype=np.float32)}
+    replies = tuple(Reply(name, arrays() | head, {}, 10) for name in "abcd")
+    model = arrays() | head
+    round_ = Round(1, model, Head("head.weight", None, (3, 5)), replies)
+    recipe = presets.build(config(weighting="spectralfuse"))
+    tracemalloc.start()
+    recipe.run(RecipeState(), round_, round_.clients)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * sum(x.nbytes for x in model.values())
