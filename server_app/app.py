@@ -5,11 +5,12 @@ quarantined on the way) or ``failed`` with the reason. It needs at least one rou
 """
 
 import logging
+import math
 import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,6 +65,9 @@ from strategies.signals.entropy import check_layer
 
 log = logging.getLogger("flwr")
 app = ServerApp()
+
+TESTED_ON = "validation-examples"  # the metric with the number of rows that a node tested on
+Told = tuple[float, float, float]  # a node's own accuracy, loss and the number of rows they are over
 
 
 @app.main()
@@ -121,6 +125,7 @@ class _Run:
         self.started = time.monotonic()
         self.rounds_done = 0
         self.score = Score()
+        self.testers: set[str] = set()  # nodes that keep rows to test on
 
     def federate(self) -> None:
         """All rounds. Raises SpecfedError if the run cannot go on."""
@@ -254,23 +259,26 @@ class _Run:
             metrics = evaluate(model, self.test, self.device)
             return Score(metrics.accuracy, metrics.loss, "server")
         # The nodes tested the model that this round began with.
-        said = [(r.metrics, r.metrics.get("validation-examples", 0.0)) for r in result.accepted]
-        return _pooled([(m["accuracy-before"], m["loss-before"], n) for m, n in said if n > 0])
+        told = [_told(r.metrics, "accuracy-before", "loss-before", TESTED_ON) for r in result.accepted]
+        self.testers |= {r.client for r, t in zip(result.accepted, told, strict=True) if t is not None}
+        return _pooled(told)
 
     def _ask_nodes(
         self, arrays: ArrayRecord, state: StrategyState, shape: tuple[int, ...], classes: int
     ) -> Score:
-        """The last model on the validation rows of the nodes that have some."""
+        """The last model on the validation rows of the nodes that have some. What is no score is left out."""
         content = {ARRAYS: arrays, BUFFERS: pack(state.buffers)}
         order = self._order(self.rounds_done, shape, classes)
         messages = [
             Message(RecordDict({**content, CONFIG: order}), node, "evaluate", ttl=self.config.round_timeout)
-            for node in self.roster.look(self.grid, self.rounds_done).values()
+            for name, node in self.roster.look(self.grid, self.rounds_done).items()
+            if name in self.testers
         ]
         replies = self.grid.send_and_receive(messages, timeout=self.config.round_timeout + SLACK)
-        metrics = [r.content.metric_records[METRICS] for r in replies if r.has_content()]
-        numbers = [{k: float(v) for k, v in m.items() if isinstance(v, int | float)} for m in metrics]
-        return _pooled([(m["accuracy"], m["loss"], m["num-examples"]) for m in numbers])
+        metrics: list[Mapping[str, object]] = [
+            dict(r.content.metric_records.get(METRICS, {})) for r in replies if r.has_content()
+        ]
+        return _pooled([_told(m, "accuracy", "loss", "num-examples") for m in metrics])
 
     def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
         rate = self.config.learning_rate * self.config.lr_decay ** (number - 1)
@@ -309,11 +317,19 @@ class _Run:
         return time.monotonic() - self.started
 
 
-def _pooled(parts: list[tuple[float, float, float]]) -> Score:
-    """(accuracy, loss, examples) of several nodes as one score, weighted by examples."""
-    total = sum(n for _, _, n in parts)
-    if total <= 0:
+def _told(metrics: Mapping[str, object], accuracy: str, loss: str, count: str) -> Told | None:
+    """A node's own score under these names; None for what is missing or no finite number."""
+    values = [metrics.get(name) for name in (accuracy, loss, count)]
+    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
+
+
+def _pooled(told: Iterable[Told | None]) -> Score:
+    """Several nodes' scores as one, weighted by their examples."""
+    parts = [one for one in told if one is not None]
+    if not parts:
         return Score()
+    total = sum(n for _, _, n in parts)
     return Score(sum(a * n for a, _, n in parts) / total, sum(x * n for _, x, n in parts) / total, "nodes")
 
 

@@ -276,3 +276,24 @@ def test_a_node_may_come_late_leave_and_return_under_its_name(federation: Federa
     std = {(c.round, c.client): c.score_std for c in run.clients()}
     assert std[4, "site-1"] > std[4, "site-2"]  # type: ignore[operator]
     assert run.end.status == "completed"
+
+
+def test_nonsense_in_place_of_a_nodes_own_scores_is_left_out(federation: Federation) -> None:
+    def liar(app: Handler) -> Handler:
+        def handler(message: Message, context: Context) -> Message:
+            reply = app(message, context)
+            kind = message.metadata.message_type
+            if context.node_config["name"] == "site-2" and kind == "train":
+                reply.content.metric_records["metrics"]["accuracy-before"] = float("nan")
+            if context.node_config["name"] == "site-1" and kind == "evaluate":
+                del reply.content["metrics"]
+            return reply
+
+        return handler
+
+    run = federation.run(wrap=liar, eval_data="")
+    assert run.error is None and run.end.status == "completed"
+    assert run.rounds[0].accuracy == pytest.approx(
+        np.mean([c.accuracy_before for c in run.clients() if c.round == 1 and c.client != "site-2"])  # type: ignore[arg-type]
+    )
+    assert run.end.accuracy is not None  # site-3's alone
