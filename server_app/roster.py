@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from common.errors import DataError, RunFailed
 from common.ledger import Joined, NodeCard
 from common.messages import CARD, HELLO, Message, RecordDict, read_card
+from strategies.flower import UNAVAILABLE
 
 log = logging.getLogger("flwr")
 
@@ -36,6 +37,7 @@ class Roster:
         self.news: list[Joined] = []  # since they were last taken
         self._ids: dict[str, int] = {}  # name -> node id
         self._refused: dict[int, str] = {}  # node id -> reason
+        self._greeted: dict[str, int] = {}  # id of an unanswered hello -> node id
 
     def gather(self, grid: Grid, min_nodes: int) -> tuple[NodeCard, ...]:
         """Wait until ``min_nodes`` nodes have said hello; their cards by name.
@@ -47,17 +49,23 @@ class Roster:
         while True:
             present = self.look(grid, 0)
             self._check_data()
-            if len(present) >= min_nodes:
+            late = time.monotonic() >= deadline
+            if len(present) >= min_nodes and (late or not self._greeted):
                 return tuple(self.cards[name] for name in sorted(present))
-            if time.monotonic() >= deadline:
+            if late:
                 raise RunFailed(self._too_few(len(present), min_nodes))
             time.sleep(PAUSE)
 
     def look(self, grid: Grid, round_: int) -> dict[str, int]:
-        """The nodes that are online now, name -> Flower's node id, after greeting the new ones."""
+        """The nodes that are online now and have answered hello, name -> Flower's node id.
+
+        New ones are greeted, and belong to it as soon as they have answered. Nobody is waited for: a node
+        that hangs must not hold up a round.
+        """
         online = set(grid.get_node_ids())
-        strangers = sorted(online - set(self._ids.values()) - self._refused.keys())
-        for node_id, answer in self._greet(grid, strangers).items():
+        known = set(self._ids.values()) | self._refused.keys() | set(self._greeted.values())
+        self._greet(grid, sorted(online - known))
+        for node_id, answer in self._answers(grid).items():
             self._admit(node_id, answer, online, round_)
         return {name: node_id for name, node_id in sorted(self._ids.items()) if node_id in online}
 
@@ -75,14 +83,17 @@ class Roster:
         news, self.news = self.news, []
         return news
 
-    def _greet(self, grid: Grid, node_ids: list[int]) -> dict[int, Answer]:
-        if not node_ids:
-            return {}
+    def _greet(self, grid: Grid, node_ids: list[int]) -> None:
         messages = [Message(RecordDict(), i, HELLO, ttl=self.timeout) for i in node_ids]
-        replies = list(grid.send_and_receive(messages, timeout=self.timeout))
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        answers = {node_of[r.metadata.reply_to_message_id]: _answer(r) for r in replies}
-        return dict(sorted(answers.items()))
+        if messages:
+            ids = grid.push_messages(messages)
+            self._greeted |= {i: node_id for i, node_id in zip(ids, node_ids, strict=True) if i}
+
+    def _answers(self, grid: Grid) -> dict[int, Answer]:
+        """What has come by now, by node id. A node that went away or kept silent is greeted anew."""
+        replies = list(grid.pull_messages(list(self._greeted))) if self._greeted else []
+        come = {self._greeted.pop(r.metadata.reply_to_message_id): r for r in replies}
+        return {n: _answer(r) for n, r in sorted(come.items()) if not _unavailable(r)}
 
     def _admit(self, node_id: int, answer: Answer, online: set[int], round_: int) -> None:
         problem, card = answer.problem, answer.card
@@ -118,6 +129,10 @@ class Roster:
     def _too_few(self, there: int, needed: int) -> str:
         text = f"{there} of {needed} nodes (min-nodes) were there within {self.timeout:g} s"
         return f"{text}; refused: {'; '.join(self._refused.values())}" if self._refused else text
+
+
+def _unavailable(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code in UNAVAILABLE
 
 
 def _answer(reply: Message) -> Answer:

@@ -297,3 +297,36 @@ def test_nonsense_in_place_of_a_nodes_own_scores_is_left_out(federation: Federat
         np.mean([c.accuracy_before for c in run.clients() if c.round == 1 and c.client != "site-2"])  # type: ignore[arg-type]
     )
     assert run.end.accuracy is not None  # site-3's alone
+
+
+class Deaf:
+    """A grid on which node 4 is online and never answers hello."""
+
+    def __init__(self, grid: LocalGrid) -> None:
+        self._grid = grid
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._grid, name)
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        ids = self._grid.push_messages(messages)
+        for i, message in zip(ids, messages, strict=True):
+            if message.metadata.dst_node_id == 4:
+                self.asked += 1
+                self._grid.pull_messages([i])
+        return ids
+
+
+def test_a_node_that_never_answers_hello_is_waited_for_once_and_holds_up_no_round(
+    federation: Federation,
+) -> None:
+    grids: list[Deaf] = []
+
+    def deaf(grid: LocalGrid) -> Grid:
+        grids.append(Deaf(grid))
+        return grids[0]  # type: ignore[return-value]
+
+    run = federation.run(wrap_grid=deaf, rounds=4, wait_timeout=1.0)
+    assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
+    assert grids[0].asked == 1  # one wait, not one a round
