@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks import federation, measure
 
-EPOCHS = (1, 5)
+EPOCHS = (1, 2, 5)
 TARGETS = {"in-process / plain": 1.3, "in-process / ray": 1 / 3}
 ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 

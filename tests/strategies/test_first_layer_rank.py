@@ -81,6 +81,8 @@ def test_a_cohort_of_low_ranks_or_of_two_says_nothing() -> None:
     [
         ({"weight-decay": 0.1}, "weight decay"),
         ({"amp": "bf16"}, "mixed precision"),
+        ({"contribution": "off"}, "scores nobody"),
+        ({"weighting": "examples"}, "scores nobody"),
     ],
 )
 def test_a_run_that_breaks_the_rule_is_not_tested_and_says_why(change: dict[str, Value], says: str) -> None:
