@@ -108,17 +108,18 @@ class Bins:
         """Real parts, then imaginary parts, scaled so that lengths stay what they were."""
         spectrum = torch.fft.rfft(x.reshape(-1), norm="ortho")[self.bins.to(x.device)]
         single = self._single().to(x.device)
-        weight = torch.where(single, 1.0, math.sqrt(2)).to(x.dtype)
-        return torch.cat([spectrum.real * weight, (spectrum.imag * weight)[~single]])
+        # Both halves of the spectrum hold a bin, but for those that have no other half.
+        real = torch.where(single, spectrum.real, math.sqrt(2) * spectrum.real)
+        return torch.cat([real, math.sqrt(2) * spectrum.imag[~single]])
 
     def up(self, z: Tensor) -> Tensor:
         """The tensor with these bins and no others."""
         length, single = math.prod(self.shape), self._single().to(z.device)
-        weight = torch.where(single, 1.0, math.sqrt(0.5)).to(z.dtype)
         real, imaginary = z[: len(single)], z.new_zeros(len(single))
-        imaginary[~single] = z[len(single) :]
+        real = torch.where(single, real, math.sqrt(0.5) * real)
+        imaginary[~single] = math.sqrt(0.5) * z[len(single) :]
         spectrum = torch.zeros(length // 2 + 1, dtype=z.dtype.to_complex(), device=z.device)
-        spectrum[self.bins.to(z.device)] = torch.complex(real * weight, imaginary * weight)
+        spectrum[self.bins.to(z.device)] = torch.complex(real, imaginary)
         x: Tensor = torch.fft.irfft(spectrum, n=length, norm="ortho")
         return x.reshape(self.shape)
 
