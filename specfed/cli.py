@@ -306,7 +306,8 @@ def lab_contribution_correlation(
     runs: Runs = Path("runs"),
 ) -> None:
     """Do weights follow what nodes are worth? Correlates them with the accuracy of each node alone."""
-    from specfed.reproduce import Plan, as_markdown, contribution_correlation
+    from specfed.experiments.correlation import as_markdown, contribution_correlation
+    from specfed.experiments.plan import Plan
 
     plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
     folder = _writable(runs) / _run_id("contribution-correlation")
@@ -314,6 +315,31 @@ def lab_contribution_correlation(
         f"specfed {__version__} · lab · contribution-correlation · {seeds} seeds, {_near(folder)}", flush=True
     )
     result = contribution_correlation(plan, folder, lambda line: print(line, flush=True))
+    print(f"\n{as_markdown(result)}\n{_near(folder / 'result.md')}")
+
+
+@reproduce.command("drift")
+def lab_drift(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 20,
+    alpha: Alpha = 0.1,
+    filters: Annotated[str, typer.Option(help="Filters to compare, the first one as the base.")] = "none,fft",
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 20,
+    seeds: Annotated[int, typer.Option(help="Repetitions, with a split and a start each.")] = 3,
+    rows: Annotated[
+        int, typer.Option(help="Random training rows to use, and at most so many test rows; 0 uses all.")
+    ] = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Does filtering gradients help where nodes' data differ? Pairs of runs with and without."""
+    from specfed.experiments.drift import as_markdown, drift
+    from specfed.experiments.plan import Plan
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    folder = _writable(runs) / _run_id("drift")
+    print(f"specfed {__version__} · lab · drift · {seeds} seeds, {_near(folder)}", flush=True)
+    result = drift(plan, filters.split(","), folder, lambda line: print(line, flush=True))
     print(f"\n{as_markdown(result)}\n{_near(folder / 'result.md')}")
 
 
