@@ -7,7 +7,7 @@ ones. Nothing below ``server_app`` and ``client_app`` sees this object: they han
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -25,7 +25,9 @@ Count = Annotated[int, Field(ge=1)]
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
+    """Flat keys in kebab-case, each with its range. A subclass says which ones."""
+
     model_config = ConfigDict(
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
@@ -34,6 +36,8 @@ class _Checked(BaseModel):
         strict=True,
         frozen=True,
     )
+
+    hint: ClassVar[str] = "'specfed config' lists all keys."
 
     @classmethod
     def read(cls, values: Mapping[str, Value], source: str) -> Self:
@@ -45,7 +49,7 @@ class _Checked(BaseModel):
         known = {field.replace("_", "-") for field in cls.model_fields}
         for key in values:
             if key not in known:
-                raise ConfigError(f'unknown key "{key}" in {source}. {_hint(key, known)}')
+                raise ConfigError(f'unknown key "{key}" in {source}. {nearest(key, known) or cls.hint}')
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -56,7 +60,7 @@ class _Checked(BaseModel):
         return self.model_dump(by_alias=True)
 
 
-class RunConfig(_Checked):
+class RunConfig(Checked):
     """What one run does, for all its nodes. A node's own data is never part of it."""
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
@@ -194,7 +198,7 @@ class RunConfig(_Checked):
             )
 
 
-class NodeConfig(_Checked):
+class NodeConfig(Checked):
     """What a site says of itself. It stays on the site; a run cannot change it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
@@ -211,10 +215,6 @@ class NodeConfig(_Checked):
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
         0, description="CPU threads of a training process; 0 leaves it to the run"
     )
-
-
-def _hint(key: str, known: set[str]) -> str:
-    return nearest(key, known) or "'specfed config' lists all keys."
 
 
 def _sentence(error: ValidationError, source: str) -> str:

@@ -310,7 +310,7 @@ def test_server_nodes_and_run_over_tls(
     fleet, control = ports
     tls = ["--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key]
     host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control]
-    server = start("server", *host, *tls)
+    server = start("server", *host, *tls, "--any-node")
     server.wait_for("run folders go to")
     stranger = start(
         "node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", "x", "--insecure"
