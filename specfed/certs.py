@@ -86,7 +86,7 @@ def new_server_certificate(
     known = list(dict.fromkeys([*(_host(host) for host in hosts), *map(_host, LOCAL_NAMES)]))
     problem = expiry_problem(authority.certificate, "the CA's certificate", now)
     if problem:
-        raise ConfigError(f"{problem}; make a new CA with 'specfed certs init --force'")
+        raise ConfigError(problem)
     subject, issuer = _name("specfed server"), authority.certificate.subject
     builder = _builder(
         subject,
