@@ -164,6 +164,7 @@ def renew(
 @app.command()
 def show(out: Out = Path("certs")) -> None:
     """List certificates and public keys, and when they expire."""
+    from cryptography import x509
     from rich.console import Console
     from rich.table import Table
 
@@ -172,8 +173,12 @@ def show(out: Out = Path("certs")) -> None:
 
     now = datetime.now(UTC)
     table = Table("file", "for", "expires", "", box=None, pad_edge=False)
+    shown: list[x509.Certificate] = []
     for file in sorted({*out.glob("*.crt"), *out.glob("*/*.crt")}):
         certificate = certs.read_certificates(file)[0]
+        if certificate in shown:  # each bundle has the CA's
+            continue
+        shown.append(certificate)
         left = certs.days_left(certificate, now)
         state = f"in {left:.0f} days" if left >= 0 else "EXPIRED"
         hosts = ", ".join(certs.hosts_of(certificate)) or certificate.subject.rfc4514_string()

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -17,6 +16,7 @@ from common.errors import ConfigError
 from common.ledger import End, Header, read
 from specfed import cli
 from specfed.settings import parse_overrides, read_run
+from tests.commands import Command, commands
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -204,56 +204,11 @@ def test_one_experiment_file_is_enough() -> None:
 # --- a federation by hand ----------------------------------------------------------------------------
 
 
-class Command:
-    """One ``specfed`` command in the background, with what it has printed so far."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "specfed.cli", *words],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.output = ""
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        with self.popen.stdout as lines:
-            for line in lines:
-                self.output += line
-
-    def wait_for(self, text: str, seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.popen.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.1)
-
-    def end(self, number: signal.Signals | None = None, seconds: float = 60) -> int:
-        if number is not None:
-            self.popen.send_signal(number)
-        code = self.popen.wait(seconds)
-        self._reader.join()
-        return code
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts a command in the background; none outlives the test."""
-    started: list[Command] = []
-
-    def command(*words: str) -> Command:
-        started.append(Command(tmp_path, *words))
-        return started[-1]
-
-    yield command
-    for one in started:
-        if one.popen.poll() is None:
-            one.end(signal.SIGTERM)
+    with commands(tmp_path) as starter:
+        yield starter
 
 
 def certificates(folder: Path) -> tuple[str, str, str]:
