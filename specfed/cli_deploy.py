@@ -292,7 +292,7 @@ def reach(
     From the options, or else from the server's own file. Raises UnreachableError if no server takes runs
     there, ConfigError for options that do not go together.
     """
-    from specfed import deployment, launcher
+    from specfed import certs, deployment, launcher
 
     ca = tls_ca
     address = launcher.Address.parse(server or CONTROL)
@@ -311,7 +311,7 @@ def reach(
     if ca is None:
         print(f"warning: {INSECURE}", file=sys.stderr)
     else:
-        launcher.require_file(ca, "--tls-ca")
+        certs.read_certificates(ca, "CA certificate")
     launcher.require_control(address, ca)
     return address, ca
 

@@ -486,13 +486,6 @@ def certificate_at(address: Address) -> x509.Certificate | None:
     return x509.load_der_x509_certificate(shown) if shown else None
 
 
-def require_file(path: Path, option: str) -> Path:
-    """The path, absolute. Raises ConfigError if no readable file is there."""
-    if not (path.is_file() and os.access(path, os.R_OK)):
-        raise ConfigError(f"{option} takes a file that can be read; got {path}")
-    return path.resolve()
-
-
 def _accepts(address: Address, timeout: float) -> bool:
     try:
         socket.create_connection((address.host, address.port), timeout).close()
