@@ -7,7 +7,7 @@ ones. Nothing below ``server_app`` and ``client_app`` sees this object: they han
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -32,7 +32,9 @@ _READS_STEPS = {"scaffold", "fedcm", "fedvssam", "ssf", "mofedsam", "fedgamma", 
 _OWN_STEP = {"feddyn", "fedspeed", "fedsmoo", "feddc"}
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
+    """Flat keys in kebab-case, each with its range. A subclass says which ones."""
+
     model_config = ConfigDict(
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
@@ -41,6 +43,8 @@ class _Checked(BaseModel):
         strict=True,
         frozen=True,
     )
+
+    hint: ClassVar[str] = "'specfed config' lists all keys."
 
     @classmethod
     def read(cls, values: Mapping[str, Value], source: str) -> Self:
@@ -52,7 +56,7 @@ class _Checked(BaseModel):
         known = {field.replace("_", "-") for field in cls.model_fields}
         for key in values:
             if key not in known:
-                raise ConfigError(f'unknown key "{key}" in {source}. {_hint(key, known)}')
+                raise ConfigError(f'unknown key "{key}" in {source}. {nearest(key, known) or cls.hint}')
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -63,7 +67,7 @@ class _Checked(BaseModel):
         return self.model_dump(by_alias=True)
 
 
-class RunConfig(_Checked):
+class RunConfig(Checked):
     """What one run does, for all its nodes. A node's own data is never part of it."""
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
@@ -291,7 +295,7 @@ class RunConfig(_Checked):
             )
 
 
-class NodeConfig(_Checked):
+class NodeConfig(Checked):
     """What a site says of itself. It stays on the site; a run cannot change it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
@@ -311,10 +315,6 @@ class NodeConfig(_Checked):
     state: str = Field(
         "", description="folder for what algorithms remember between rounds; empty keeps it in the SuperNode"
     )
-
-
-def _hint(key: str, known: set[str]) -> str:
-    return nearest(key, known) or "'specfed config' lists all keys."
 
 
 def _sentence(error: ValidationError, source: str) -> str:
