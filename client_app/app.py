@@ -42,6 +42,7 @@ from common.messages import (
     refusal,
     unpack,
 )
+from common.policy import Policy, read_policy
 from common.seeding import stream, torch_seed
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def hello(message: Message, context: Context) -> RecordDict:
     node, run = _configs(context)
     examples, train_rows, _ = _own_data(node)
     mine = examples.rows(train_rows)
+    _policy(node, run, len(mine))
     card = NodeCard(
         name=node.name,
         examples=len(mine),
@@ -99,6 +101,7 @@ def hello(message: Message, context: Context) -> RecordDict:
 @always_replies
 def train(message: Message, context: Context) -> RecordDict:
     """Test the received model on the node's own validation rows, train it, and send the update."""
+    from client_app import site
     from client_app.memory import Moment, recall
     from client_app.training import train as train_locally
     from common.params import carried, to_arrays
@@ -108,8 +111,11 @@ def train(message: Message, context: Context) -> RecordDict:
     order = message.content.config_records[CONFIG]
     round_ = _integer(order["round"])
     examples, train_rows, validation_rows = _own_data(node)
-    model, device = _received_model(message, node, run)
     mine = examples.rows(train_rows)
+    policy = _policy(node, run, len(mine))
+    site.count_round(policy, context, node.state, str(order[RUN]))
+    model, device = _received_model(message, node, run)
+    site.refuse_statistics(policy, {n: b for n, b in model.named_buffers() if b.is_floating_point()})
     metrics: Metrics = {"num-examples": len(mine)}
     if run.wants_labels:  # otherwise a node keeps to itself what its data hold
         counts = np.bincount(mine.y, minlength=_integer(order["classes"]))
@@ -137,9 +143,9 @@ def train(message: Message, context: Context) -> RecordDict:
     metrics |= {"steps": trained.steps, "train-loss": trained.loss, "seconds": time.monotonic() - started}
     return RecordDict(
         {
-            UPDATE: pack(travels.encode_update(to_arrays(trained.update))),
+            UPDATE: pack(travels.encode_update(site.clipped(policy, to_arrays(trained.update)))),
             BUFFERS: pack(to_arrays(carried(model))),
-            METRICS: MetricRecord({**metrics}),
+            METRICS: MetricRecord({name: metrics[name] for name in site.allowed(policy, metrics)}),
             **{f"{REPORT}{slot}": pack(to_arrays(x)) for slot, x in trained.finish.report.items()},
         }
     )
@@ -210,6 +216,13 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
     load_into(carried(model), unpack(content.array_records[BUFFERS]))
     device = resolve(node.device or run.device)
     return model.to(device), device
+
+
+def _policy(node: NodeConfig, run: RunConfig, examples: int) -> Policy:
+    """The site's policy, which lets this run in. Raises PolicyError if it does not."""
+    policy = read_policy(node.policy)
+    policy.check_run(run, run.exact, examples)
+    return policy
 
 
 def _tested(model: "nn.Module", rows: Examples, device: "torch.device") -> Metrics:

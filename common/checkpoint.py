@@ -78,10 +78,8 @@ def save_arrays(path: Path, arrays: Arrays) -> None:
     """Write named arrays as safetensors, whole or not at all."""
     from safetensors.numpy import save as to_bytes
 
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     # Not np.ascontiguousarray, which gives an array without axes one.
-    _write(partial, to_bytes({name: np.asarray(x, order="C") for name, x in arrays.items()}))
-    partial.replace(path)
+    write_whole(path, to_bytes({name: np.asarray(x, order="C") for name, x in arrays.items()}))
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -93,6 +91,13 @@ def load_arrays(path: Path) -> Arrays:
         return dict(load_file(path))
     except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: no numpy type
         raise DataError(f"no tensors in {path}: {error}") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole, or as it was before."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    _write(partial, content)
+    partial.replace(path)
 
 
 def _finished(folder: Path) -> list[Path]:

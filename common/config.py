@@ -28,6 +28,8 @@ SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
 
 # Algorithms whose server reads nodes' mean directions off their updates, which local momentum would inflate.
 _READS_STEPS = {"scaffold", "fedcm", "fedvssam", "ssf", "mofedsam", "fedgamma", "feddc"}
+# Algorithms that a node keeps a memory for, or sends more than an update for.
+_REMEMBERS = {"feddyn", "scaffold", "ssf", "fedgamma", "fedspeed", "fedsmoo", "feddc"}
 # Algorithms that fix the server's step themselves.
 _OWN_STEP = {"feddyn", "fedspeed", "fedsmoo", "feddc"}
 
@@ -262,6 +264,15 @@ class RunConfig(Checked):
         return self
 
     @property
+    def exact(self) -> bool:
+        """Whether node or server goes on computing with the very update that was sent."""
+        return (
+            self.algorithm in _REMEMBERS
+            or (self.algorithm == "fedvssam" and self.vssam_direction == "control")
+            or (self.algorithm == "fedlesam" and self.lesam_rule != "fedavg")
+        )
+
+    @property
     def sites(self) -> tuple[str, ...]:
         """The filter sites, one by one."""
         return tuple(self.filter_sites.split(","))
@@ -315,6 +326,7 @@ class NodeConfig(Checked):
     state: str = Field(
         "", description="folder for what algorithms remember between rounds; empty keeps it in the SuperNode"
     )
+    policy: str = Field("", description="the site's policy file; empty allows everything")
 
 
 def _sentence(error: ValidationError, source: str) -> str:

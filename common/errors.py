@@ -7,6 +7,7 @@
       UnreachableError      exit 5   a server that is not there, or does not speak to us
       PortError             exit 6   a port in use
       RunFailed             exit 7   a federation that could not go on
+      PolicyError           exit 8   a run that a site's policy does not let in
 
 An error's text is one sentence that names the thing, what it takes and what it got. The command line
 prints it after ``error:`` and leaves with the exit code; it never prints a traceback for one of these.
@@ -56,6 +57,12 @@ class RunFailed(SpecfedError):
     """A run that ended before its last round."""
 
     exit_code = 7
+
+
+class PolicyError(SpecfedError):
+    """A run that a site's own policy does not let in."""
+
+    exit_code = 8
 
 
 def exit_code_for(kind: str) -> int:

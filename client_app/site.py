@@ -1,0 +1,97 @@
+"""A site's policy at work: how much of a node a run has had, and what leaves the node.
+
+Counts are the node's own, not the server's word. They are kept like the algorithms' memory: on the site's
+disk if the node has a state folder, else by Flower for as long as the SuperNode runs.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common.checkpoint import write_whole
+from common.errors import DataError, PolicyError
+from common.messages import ConfigRecord, Context
+from common.params import Arrays, norm
+from common.policy import NEEDED_METRICS, Policy
+
+USAGE = "usage"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a run has had of this node."""
+
+    rounds: int = 0
+    started: float = 0.0  # seconds since 1970, of its first round here; 0 before it
+
+    def minutes(self, now: float) -> float:
+        """Since the first round."""
+        return (now - self.started) / 60 if self.started else 0.0
+
+
+def count_round(policy: Policy, context: Context, state: str, run: str) -> None:
+    """Count one more round of ``run``. Raises PolicyError, and counts nothing, if that is one too many."""
+    now = time.time()
+    file = Path(state) / USAGE / f"{hashlib.sha256(run.encode()).hexdigest()[:24]}.json" if state else None
+    usage = _from_disk(file) if file else _from_flower(context)
+    policy.check_usage(usage.rounds, usage.minutes(now))
+    after = Usage(usage.rounds + 1, usage.started or now)
+    if file is None:
+        context.state.config_records[USAGE] = ConfigRecord(asdict(after))
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(file, json.dumps(asdict(after)).encode())
+    except OSError as error:
+        raise DataError(f"the rounds of a run cannot be counted in {file.parent}: {error}") from None
+
+
+def clipped(policy: Policy, update: Arrays, noise: np.random.Generator | None = None) -> Arrays:
+    """The update as it may leave: no longer than the policy's norm, with its noise.
+
+    The noise is fresh from the operating system unless a generator is given: nobody but the site may know
+    it. This is the Gaussian mechanism for one round's update. Nothing here adds up privacy over rounds.
+    """
+    if not policy.clip_norm:
+        return update
+    length = norm(update)
+    factor = 1.0 if length <= policy.clip_norm else policy.clip_norm / length
+    draw, spread = noise or np.random.default_rng(), policy.noise * policy.clip_norm
+    return {
+        name: (factor * x.astype(np.float64) + spread * draw.standard_normal(x.shape)).astype(x.dtype)
+        for name, x in update.items()
+    }
+
+
+def allowed(policy: Policy, metrics: Mapping[str, object]) -> set[str]:
+    """The names of the metrics that may leave."""
+    return set(metrics) if not policy.metrics else set(metrics) & (NEEDED_METRICS | set(policy.metrics))
+
+
+def refuse_statistics(policy: Policy, buffers: Mapping[str, object]) -> None:
+    """Raise PolicyError if the policy adds noise and the model would send statistics of the data without."""
+    if policy.noise and buffers:
+        raise PolicyError(
+            f'this site adds noise to what it sends, but "{next(iter(buffers))}" holds statistics of its '
+            "data that would leave without; take a model without BatchNorm"
+        )
+
+
+def _from_disk(file: Path) -> Usage:
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        return Usage(int(saved["rounds"]), float(saved["started"]))
+    except FileNotFoundError:
+        return Usage()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the count of a run's rounds in {file} cannot be read: {error}") from None
+
+
+def _from_flower(context: Context) -> Usage:
+    saved = context.state.config_records.get(USAGE)
+    return Usage() if saved is None else Usage(int(str(saved["rounds"])), float(str(saved["started"])))
