@@ -280,6 +280,15 @@ def report(
 
 
 @app.command()
+def app_hash() -> None:
+    """Print the SHA-256 of the app that this version sends to nodes, for a site's policy."""
+    from specfed import cluster, launcher
+
+    with cluster.scratch() as folder:
+        print(launcher.app_hash(launcher.stage_app(folder / "app")))
+
+
+@app.command()
 def config() -> None:
     """List all keys of a run with their defaults."""
     from rich.console import Console

@@ -241,5 +241,7 @@ server = "{server}"
 name = "{name}"
 tls-ca = "ca.crt"
 key = "{name}.key"
+state = "state"           # what algorithms remember between rounds
+# policy = "policy.toml"  # what this site lets runs do
 # data = "path/to/data"   # this site's data, or --data
 """

@@ -142,6 +142,10 @@ def node(
         int | None, typer.Option(help="CPU threads for training; 0, the default, leaves it to the run.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key, enrolled at the server.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder for what algorithms remember between rounds.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="File with what this site lets runs do.")] = None,
     insecure: Insecure = None,
     tls_ca: TlsCa = None,
     health: Health = None,
@@ -161,6 +165,8 @@ def node(
         "validation": validation,
         "threads": threads,
         "key": _text(key),
+        "state": _text(state and state.resolve()),
+        "policy": _text(policy and policy.resolve()),
         "insecure": insecure,
         "tls-ca": _text(tls_ca),
         "health": health,
@@ -175,6 +181,9 @@ def node(
         for warning in [*warnings, *([INSECURE] if settings.insecure else [])]:
             log.warn(warning)
         stack.enter_context(deployment.alone_with(identity.key))
+        listed = settings.listed_apps()
+        if settings.state:
+            deployment.writable(Path(settings.state), "state", 0o700)
         if endpoint is not None:
             launcher.require_free(endpoint, "--health")
         folder = stack.enter_context(cluster.scratch())
@@ -197,13 +206,17 @@ def node(
         port = stack.enter_context(launcher.reserve_port())
         own = python_path() | ({"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {})
         warm, path = launcher.spawn_warm(folder)
+        if listed and not warm:
+            raise ConfigError(
+                f"the apps in {settings.policy} cannot be enforced: {folder} is too long a path"
+            )
         process = launcher.spawn_node(
             folder,
             address,
             port,
             said.as_dict(),
             identity.ca,
-            own | path,
+            own | path | listed,
             folder / "node.log",
             key=identity.key,
             health=endpoint,

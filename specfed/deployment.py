@@ -14,8 +14,10 @@ from pydantic import Field, model_validator
 from common.config import DEVICE_PATTERN, Checked, NodeConfig, Value
 from common.errors import ConfigError
 from common.plugins import is_plugin
+from common.policy import read_policy
 from specfed import certs
 from specfed.launcher import Address, ServerTls
+from specfed.launcher_guard import APPS
 from specfed.settings import check, read_file
 
 DATABASE = "server.db"
@@ -77,7 +79,7 @@ class NodeSettings(Checked):
     """A node, as ``node.toml`` and the options of ``specfed node`` describe it."""
 
     hint: ClassVar[str] = "'specfed node --help' lists all keys."
-    paths: ClassVar[tuple[str, ...]] = ("tls-ca", "key")
+    paths: ClassVar[tuple[str, ...]] = ("tls-ca", "key", "state", "policy")
 
     server: str = Field(description="HOST:PORT of the server, its port")
     data: Annotated[str, Field(min_length=1)] = Field(description="this site's data; they stay here")
@@ -100,6 +102,8 @@ class NodeSettings(Checked):
     )
     tls_ca: str = Field("", description="certificate of the CA that vouches for the server")
     key: str = Field("", description="this node's private key, whose public half is enrolled")
+    state: str = Field("", description="folder for what algorithms remember of a run between its rounds")
+    policy: str = Field("", description="file with what this site lets runs do; empty lets them do anything")
     health: str = Field("", description="HOST:PORT of the gRPC health endpoint; empty is none")
     insecure: bool = Field(False, description="talk without encryption")
     log_format: LogFormat = Field("human", description="human or json")
@@ -113,8 +117,16 @@ class NodeSettings(Checked):
 
     def config(self) -> NodeConfig:
         """What the node says of itself to a run."""
-        keys = ("name", "data", "device", "validation", "threads")
+        keys = ("name", "data", "device", "validation", "threads", "state", "policy")
         return NodeConfig.read({key: getattr(self, key) for key in keys}, "the node's settings")
+
+    def listed_apps(self) -> dict[str, str]:
+        """The environment that keeps other apps than those of the policy from being loaded.
+
+        Raises ConfigError for a policy that cannot be read.
+        """
+        apps = read_policy(self.policy).apps
+        return {APPS: ",".join(apps)} if apps else {}
 
 
 Settings = TypeVar("Settings", ServerSettings, NodeSettings)

@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -573,6 +574,13 @@ def stage_app(folder: Path) -> Path:
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(root / name, folder / name)
     return folder
+
+
+def app_hash(folder: Path) -> str:
+    """The SHA-256 of the app in ``folder`` as it travels to the nodes."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return sha256(build_fab_from_disk(folder)).hexdigest()
 
 
 def submit(control: Control, app: Path, config: Mapping[str, Value]) -> str:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specfed.launcher_guard import APPS, guard
+
 COMMANDS = {  # what Flower starts -> the function that it is
     "flwr-clientapp": "flwr.supernode.cli.flwr_clientapp:flwr_clientapp",
     "flwr-serverapp": "flwr.superlink.cli.flwr_serverapp:flwr_serverapp",
@@ -39,6 +41,8 @@ try:
         start = {{"command": {name!r}, "arguments": sys.argv[1:], "folder": os.getcwd()}}
         warm.sendall(json.dumps({{**start, "environment": {{**os.environ}}}}).encode())
 except OSError:
+    if {apps!r} in os.environ:
+        os.execv({python!r}, [{python!r}, "-m", "specfed.launcher_guard", {name!r}, *sys.argv[1:]])
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 """
 
@@ -56,7 +60,9 @@ def install(folder: Path) -> Path | None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address.unlink(missing_ok=True)
     for name, program in real.items():
-        text = _PROGRAM.format(python=sys.executable, address=str(address), name=name, real=program)
+        text = _PROGRAM.format(
+            python=sys.executable, address=str(address), name=name, real=program, apps=APPS
+        )
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o700)
     return address
@@ -102,6 +108,12 @@ def _become(connection: socket.socket) -> Callable[[], None]:
     os.environ.update(start["environment"])
     os.chdir(start["folder"])
     sys.argv = [start["command"], *start["arguments"]]
-    module, _, function = COMMANDS[start["command"]].partition(":")
+    guard()
+    return flower_function(start["command"])
+
+
+def flower_function(command: str) -> Callable[[], None]:
+    """What Flower's program of this name calls."""
+    module, _, function = COMMANDS[command].partition(":")
     main: Callable[[], None] = getattr(importlib.import_module(module), function)
     return main

@@ -1,0 +1,72 @@
+"""Apps that a site has not listed are not even unpacked."""
+
+import hashlib
+import importlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specfed import launcher, launcher_guard, launcher_warm
+
+
+@pytest.fixture
+def flower(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What Flower's own step has unpacked."""
+    unpacked: list[bytes] = []
+    module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    monkeypatch.setattr(module, "install_from_fab", lambda content, **more: unpacked.append(content))
+    return unpacked
+
+
+def install(content: bytes) -> None:
+    module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    module.install_from_fab(content, skip_prompt=True)
+
+
+def test_a_listed_app_is_unpacked_and_another_is_named(
+    flower: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = hashlib.sha256(b"ours").hexdigest()
+    monkeypatch.setenv(launcher_guard.APPS, f"{'0' * 64},{listed}")
+    launcher_guard.guard()
+    install(b"ours")
+    other = hashlib.sha256(b"theirs").hexdigest()
+    with pytest.raises(launcher_guard.NotListed, match=f"lists no app with the SHA-256 {other}"):
+        install(b"theirs")
+    assert flower == [b"ours"]
+
+
+def test_without_a_list_any_app_is_unpacked(flower: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(launcher_guard.APPS, raising=False)
+    launcher_guard.guard()
+    install(b"theirs")
+    assert flower == [b"theirs"]
+
+
+# Flower's own use of a library.
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_the_hash_is_that_of_what_travels(tmp_path: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+
+    app = launcher.stage_app(tmp_path / "app")
+    once = launcher.app_hash(app)
+    assert once == hashlib.sha256(build_fab_from_disk(app)).hexdigest()
+    (app / "client_app" / "app.py").write_text("# another app\n")
+    assert launcher.app_hash(app) != once
+
+
+def test_where_no_warm_start_listens_the_guard_is_kept(tmp_path: Path) -> None:
+    assert launcher_warm.install(tmp_path / "warm")
+    environment = {**os.environ, launcher_guard.APPS: "0" * 64, "PYTHONPATH": str(Path(__file__).parents[2])}
+    started = subprocess.run(
+        [str(tmp_path / "warm" / "flwr-clientapp"), "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0 and "usage: flwr-clientapp" in started.stdout
+    assert "launcher_guard" in (tmp_path / "warm" / "flwr-clientapp").read_text()
