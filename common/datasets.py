@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from common import cache, decoders
+from common import cache, decoders, memo
 from common.decoders import Raw, Split
 from common.errors import DataError
 from common.plugins import call, is_plugin
@@ -72,7 +72,7 @@ def load(spec: str, split: Split) -> Examples:
         return _cached(spec, split, [], lambda: decoders.digits(split))
     path = Path(spec).expanduser()
     if path.suffix == ".npz":
-        return _examples(spec, split, _from_npz(path, split))
+        return _from_npz(spec, path, split)
     if path.is_dir():
         return _from_folder(path.resolve(), split)
     if path.exists():
@@ -99,6 +99,8 @@ def split_validation(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"fraction is a share of the rows, 0 <= fraction < 1; got {fraction}")
+    if fraction == 0:
+        return rows, np.empty(0, dtype=np.int64)
     distinct = np.unique(rows)
     kept = max(0, min(round(fraction * len(distinct)), len(distinct) - 1))
     validation = np.sort(stream(seed, "validation").permutation(distinct)[:kept])
@@ -136,10 +138,23 @@ def _from_function(spec: str, split: Split) -> Raw:
     )
 
 
-def _from_npz(path: Path, split: Split) -> Raw:
-    x, y = _NPZ_NAMES[split]
+def _from_npz(spec: str, path: Path, split: Split) -> Examples:
     if not path.is_file():
         raise DataError(f'data "{path}": there is no such file')
+
+    def make() -> Examples:
+        examples = _examples(spec, split, _read_npz(path, split))
+        for array in (examples.x, examples.y):
+            array.flags.writeable = False
+        return examples
+
+    stat = path.stat()
+    key = ("npz", path.absolute(), stat.st_mtime_ns, stat.st_size, split)
+    return memo.once(key, make, lambda examples: examples.x.nbytes + examples.y.nbytes)
+
+
+def _read_npz(path: Path, split: Split) -> Raw:
+    x, y = _NPZ_NAMES[split]
     try:
         # Never pickles: an object array in the file raises ValueError.
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:

@@ -6,14 +6,16 @@ built-in ones carry no BatchNorm: its statistics are not parameters and differ b
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from common import memo
 from common.errors import ModelError, nearest
 from common.plugins import call, is_plugin
 from common.seeding import torch_seed
@@ -177,10 +179,32 @@ def build(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Module:
     Raises ModelError if there is no such model, or it does not fit the shape.
     """
     builder = MODELS.get(name) or _own_builder(name)
+    key = ("model", name, input_shape, classes, seed)
+    return memo.once(key, lambda: _begun(builder, input_shape, classes, seed), _size_to_keep, deepcopy)
+
+
+def _begun(builder: Builder, input_shape: Shape, classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would reseed CUDA's global generators as well.
         torch.default_generator.manual_seed(torch_seed(seed, "init"))
         return builder(input_shape, classes)
+
+
+def _size_to_keep(model: nn.Module) -> float:
+    """Bytes; infinite for a model that might not survive ``deepcopy``.
+
+    A function inside a user's module, or a hook, may refer to the very module it was made for. Only PyTorch's
+    own layers and the classes above, with nothing attached to them, are certain to come out as they went in.
+    """
+    ours = {Mlp4, Cnn5, ResNet20, ResidualBlock}
+    plain = all(
+        (type(part) in ours or type(part).__module__.startswith("torch.nn.modules."))
+        and not any("hooks" in name and value for name, value in vars(part).items())
+        and not any(getattr(value, "__closure__", None) for value in vars(part).values())
+        for part in model.modules()
+    )
+    state = [*model.parameters(), *model.buffers()]
+    return sum(x.numel() * x.element_size() for x in state) if plain else inf
 
 
 def _own_builder(name: str) -> Builder:

@@ -201,7 +201,7 @@ class _Run:
         if not result.arrays:
             raise RunFailed("no round had enough usable replies: the model is the one it began with")
         if self.test is None:
-            self.score = self._ask_nodes(result.arrays, strategy.state, shape, classes)
+            self.score = self._ask_nodes(strategy, unpack(result.arrays), shape, classes)
 
     def close(self, error: BaseException | None) -> None:
         """Write the end line and the report."""
@@ -269,13 +269,23 @@ class _Run:
         return _pooled(told)
 
     def _ask_nodes(
-        self, arrays: ArrayRecord, state: StrategyState, shape: tuple[int, ...], classes: int
+        self, strategy: RecipeStrategy, model: Arrays, shape: tuple[int, ...], classes: int
     ) -> Score:
-        """The last model on the validation rows of the nodes that have some. What is no score is left out."""
-        content = {ARRAYS: arrays, BUFFERS: pack(state.buffers)}
-        order = self._order(self.rounds_done, shape, classes)
+        """What each node would receive next, tested on its validation rows if it has some.
+
+        That is what the rounds' scores are of, too. What is no score is left out.
+        """
+        send, personal = strategy.recipe.send, strategy.state.recipe.personal
+        buffers, order = pack(strategy.state.buffers), self._order(self.rounds_done, shape, classes)
         messages = [
-            Message(RecordDict({**content, CONFIG: order}), node, "evaluate", ttl=self.config.round_timeout)
+            Message(
+                RecordDict(
+                    {ARRAYS: pack(send.model_for(personal, name, model)), BUFFERS: buffers, CONFIG: order}
+                ),
+                node,
+                "evaluate",
+                ttl=self.config.round_timeout,
+            )
             for name, node in self.roster.look(self.grid, self.rounds_done).items()
             if name in self.testers
         ]

@@ -36,8 +36,9 @@ MEASURED_ON = {
 WEIGHTINGS = {
     "uniform": "the same weight for every client",
     "examples": "by the example counts that the nodes report",
-    "spectralfed": "SpectralFed: entropy of the head’s update",
-    "spectralfuse": "SpectralFuse: entropy and alignment of the head’s update, fused by a Kalman filter",
+    "spectralfed": "SpectralFed: entropy of {layer}’s update",
+    "spectralfuse": "SpectralFuse: entropy of {layer}’s update and alignment of the head’s, "
+    "fused by a Kalman filter",
     "shapfed": "ShapFed: class-wise alignment of the head’s update with the cohort’s",
     "cgsv": "CGSV: reputation from the cosine of the whole update with the cohort’s",
     "feddisco": "FedDisco: example counts, less for label histograms far from uniform; nodes report both",
@@ -159,7 +160,7 @@ def _facts(run: RunView) -> Html:
         "Head": f"{model.head} ({_shape(model.head_shape)})",
         "Gradient filter": _filter(config, model),
         "Local rule": _rule(config),
-        "Weighting": _explained(config.get("weighting"), WEIGHTINGS),
+        "Weighting": _weighting(config),
         "Contribution": _contribution(config),
         "Accuracy and loss": _measured(run),
         "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
@@ -180,6 +181,11 @@ def _rule(config: Mapping[str, object]) -> str:
     name = str(config.get("algorithm", NONE))
     prox = f", mu {config.get('prox-mu', NONE)}" if name == "fedprox" else ""
     return f"{name}{prox}, learning rate {config.get('learning-rate', NONE)}"
+
+
+def _weighting(config: Mapping[str, object]) -> str:
+    layer = str(config.get("entropy-layer") or "the head")
+    return _explained(config.get("weighting"), WEIGHTINGS).replace("{layer}", layer)
 
 
 def _contribution(config: Mapping[str, object]) -> str:

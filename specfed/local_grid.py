@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from common import memo
 from common.config import NodeConfig, RunConfig, Value
 
 SERVER_ID = 1  # Flower's own id of the server's side
@@ -93,7 +94,7 @@ def run_locally(
     """One whole run in this process; its folder goes where the environment says (``server_app.folder``)."""
     values = config.as_dict()
     grid = LocalGrid(client_app, [node.as_dict() for node in nodes], values)
-    with own_identity():
+    with own_identity(), memo.keeping():
         server_app(grid=grid, context=Context(SERVER_ID, SERVER_ID, {}, RecordDict(), values))
 
 

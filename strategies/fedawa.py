@@ -10,14 +10,14 @@ The paper's code keeps T by position and starts it at the sizes that clients cla
 equal weights. Here T belongs to a client's name and starts at 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from strategies.geometry import around, deviation_products
 from strategies.round import Round, Vector
-from strategies.scorers import ScorerState, Scores
+from strategies.scorers import Scored, ScorerState, Scores, Signals
 
 ADAM_EPS = 1e-8
 
@@ -30,13 +30,7 @@ class FedAwa:
     betas: tuple[float, float] = (0.5, 0.999)
     steps: int = 1
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """The weights before the last step, as in the published code, and the logits after it."""
         products, turns = deviation_products(round_), turning(round_)
         logits = np.array([state.logits.get(client, 0.0) for client in round_.clients])

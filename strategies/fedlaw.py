@@ -7,7 +7,7 @@ Learnt anew each round; nothing is remembered. Batches come in one order, so tha
 paper's code halves the rate after 20 passes, which is after the last one here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 from common.params import Arrays, Params
 from strategies.aggregate import merged_buffers
 from strategies.round import Round, Vector
-from strategies.scorers import ScorerState, Scores
+from strategies.scorers import Scored, ScorerState, Scores, Signals
 from strategies.weighting import by_examples, uniform
 
 
@@ -42,13 +42,7 @@ class FedLaw:
     betas: tuple[float, float] = (0.5, 0.999)
     epochs: int = 20
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """Weights on the simplex, and the factor."""
         shares = by_examples(np.zeros(len(round_.replies)), round_)
         models = _models(round_)

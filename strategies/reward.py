@@ -5,7 +5,7 @@
 
 ``w`` is the server's model and ``u`` its last move, server optimiser included. An update is always trained
 minus received, so updates of one round begin at different models. They are applied to ``w`` all the same:
-``w`` stays the server's, is never sent around one, and is what is evaluated, saved and reported. For CGSV
+``w`` stays the server's, is never sent around one, and is what the server evaluates and saves. For CGSV
 that is the published rule. ShapFed's code averages the nodes' models instead; with equal weights and all
 nodes in all rounds that is the same, otherwise ``w`` keeps clear of what single nodes have drifted to.
 

@@ -30,16 +30,14 @@ class ScorerState:
     logits: Mapping[str, float] = field(default_factory=dict)  # FedAWA's T
 
 
+Signals = Mapping[str, Vector]  # (m,) each, by the signal's name
+Scored = tuple[ScorerState, Scores]
+
+
 class Scorer(Protocol):
     """How signals become scores."""
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """Score the round's clients (m,) from signals, each (m,); ``known`` are all of the federation."""
 
 
@@ -53,13 +51,7 @@ class Ema:
 
     memory: float = 0.9
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """The smoothed signal."""
         ((name, _),) = signals.items()
         means, smooth = smoothed(self.memory, state.means, signals, round_.clients)
@@ -76,13 +68,7 @@ class RankFused:
     memory: float = 0.9
     kalman: RankAdaptiveKalman = RankAdaptiveKalman()
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """The filter's means, with their standard deviations."""
         clients = round_.clients
         means, smooth = smoothed(self.memory, state.means, signals, clients)
@@ -113,13 +99,7 @@ class Reputation:
     memory: float = 0.95
     floor: float = 1e-3
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """The reputations after this round."""
         ((_, values),) = signals.items()
         smallest = self.floor / (1 - self.memory)
@@ -138,13 +118,7 @@ class Discounted:
     a: float = 0.5
     b: float = 0.1
 
-    def score(
-        self,
-        state: ScorerState,
-        signals: Mapping[str, Vector],
-        round_: Round,
-        known: Sequence[str],
-    ) -> tuple[ScorerState, Scores]:
+    def score(self, state: ScorerState, signals: Signals, round_: Round, known: Sequence[str]) -> Scored:
         """The claimed shares of examples, less for a discrepant client. Nothing is remembered."""
         ((_, values),) = signals.items()
         sizes = round_.examples / round_.examples.sum()
@@ -154,7 +128,7 @@ class Discounted:
 def smoothed(
     memory: float,
     means: Mapping[str, Mapping[str, float]],
-    signals: Mapping[str, Vector],
+    signals: Signals,
     clients: Sequence[str],
 ) -> tuple[dict[str, dict[str, float]], dict[str, Vector]]:
     """Exponential means a signal and client: the new table, and its values for ``clients``.

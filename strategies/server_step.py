@@ -2,11 +2,14 @@
 
 The update takes the place of a negative gradient. Each formula, its start at zero included, is that of
 Flower's strategy of the same name; what is kept in float32 there is kept in float64 here.
+
+Tensor by tensor: beside the new state and the new model only one tensor's intermediate results exist.
 """
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.params import Arrays
 from strategies.round import Vector
@@ -20,16 +23,23 @@ FIRST, SECOND, COUNT = "momentum", "variance", "steps"
 
 def average(learning_rate: float = 1.0) -> ServerStep:
     """``w <- w + eta D``, rounded once to the model's own type. Rate 1 is FedAvg."""
-    return lambda state, model, update: (state, _moved(model, update, learning_rate))
+    return lambda state, model, update: (
+        state,
+        {name: _moved(w, update[name], learning_rate) for name, w in model.items()},
+    )
 
 
 def momentum(learning_rate: float = 1.0, beta: float = 0.9) -> ServerStep:
     """FedAvgM: ``u <- beta u + D``, ``w <- w + eta u``. The update is not damped by 1 - beta."""
 
     def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
-        update = dict(update)
-        speed = {name: beta * old + update[name] for name, old in _kept(state, FIRST, update).items()}
-        return _named(FIRST, speed), _moved(model, speed, learning_rate)
+        speed: dict[str, Vector] = {}
+        after: Arrays = {}
+        for name, w in model.items():
+            d = update[name]
+            u = beta * _kept(state, FIRST, name, d) + d
+            speed[name], after[name] = np.asarray(u), _moved(w, u, learning_rate)
+        return _named(FIRST, speed), after
 
     return step
 
@@ -67,31 +77,30 @@ def _adaptive(
     """``m <- b1 m + (1 - b1) D``, ``w <- w + eta m / (sqrt v + tau)``."""
 
     def step(state: StepState, model: Arrays, update: Update) -> tuple[StepState, Arrays]:
-        update = dict(update)
         count = int(state.get(COUNT, np.zeros(()))) + 1
-        means = {n: beta1 * m + (1 - beta1) * update[n] for n, m in _kept(state, FIRST, update).items()}
-        variances = {n: next_variance(v, update[n]) for n, v in _kept(state, SECOND, update).items()}
-        move = {name: m / (np.sqrt(variances[name]) + tau) for name, m in means.items()}
-        after = {
-            **_named(FIRST, means),
-            **_named(SECOND, variances),
-            COUNT: np.array(count, dtype=np.float64),
-        }
-        return after, _moved(model, move, learning_rate * correction(count))
+        rate = learning_rate * correction(count)
+        means: dict[str, Vector] = {}
+        variances: dict[str, Vector] = {}
+        after: Arrays = {}
+        for name, w in model.items():
+            d = update[name]
+            m = beta1 * _kept(state, FIRST, name, d) + (1 - beta1) * d
+            v = next_variance(_kept(state, SECOND, name, d), d)
+            means[name], variances[name] = np.asarray(m), np.asarray(v)
+            after[name] = _moved(w, m / (np.sqrt(v) + tau), rate)
+        steps = np.array(count, dtype=np.float64)
+        return {**_named(FIRST, means), **_named(SECOND, variances), COUNT: steps}, after
 
     return step
 
 
-def _kept(state: StepState, kind: str, update: Update) -> dict[str, Vector]:
-    return {name: state.get(f"{kind}/{name}", np.zeros(d.shape)) for name, d in update.items()}
+def _kept(state: StepState, kind: str, name: str, update: Vector) -> Vector:
+    return state.get(f"{kind}/{name}", np.zeros(update.shape))
 
 
 def _named(kind: str, values: Mapping[str, Vector]) -> dict[str, Vector]:
-    return {f"{kind}/{name}": np.asarray(x) for name, x in values.items()}
+    return {f"{kind}/{name}": x for name, x in values.items()}
 
 
-def _moved(model: Arrays, direction: Mapping[str, Vector], rate: float) -> Arrays:
-    return {
-        name: (np.asarray(w, dtype=np.float64) + rate * direction[name]).astype(w.dtype)
-        for name, w in model.items()
-    }
+def _moved(w: NDArray[np.generic], direction: Vector, rate: float) -> NDArray[np.generic]:
+    return (np.asarray(w, dtype=np.float64) + rate * direction).astype(w.dtype)

@@ -345,6 +345,33 @@ def test_frozen_tied_and_unused_parameters(odd: nn.Module, algorithm: Algorithm)
     assert torch.equal(carried(odd)["frozen.weight"], before["frozen.weight"])
 
 
+class OnceUsed(nn.Module):
+    """A layer that takes part in the first batch only, beside one that always does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.once = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.batches = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches += 1
+        logits: Tensor = self.always(x) + (self.once(x) if self.batches == 1 else 0)
+        return logits
+
+
+def test_a_layer_that_a_batch_does_not_use_stays_in_that_step() -> None:
+    # As with torch.optim.SGD: neither momentum nor weight decay moves what has no gradient.
+    def update(epochs: int) -> Params:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = OnceUsed().double()
+        return run(model, dataclasses.replace(FULL, epochs=epochs, batch_size=22)).update
+
+    one, three = update(epochs=1), update(epochs=3)
+    assert torch.equal(one["once.weight"], three["once.weight"]) and one["once.weight"].any()
+    assert not torch.equal(one["always.weight"], three["always.weight"])
+
+
 def test_batch_norm_statistics_move_and_are_carried_not_updated(odd: nn.Module) -> None:
     odd.eval()
     trained = run(odd, PLAIN)

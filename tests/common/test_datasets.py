@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from common import decoders
+from common import decoders, memo
 from common.datasets import Examples, fingerprint, load, split_validation
 from common.errors import DataError
 
@@ -482,6 +482,17 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
     with broken.open("wb") as file:
         np.save(file, FINE)  # .npy content
     assert refusal(broken).startswith(f"{broken} is not a readable .npz file of numbers (")
+
+
+def test_an_npz_file_is_read_again_only_after_it_changed(tmp_path: Path) -> None:
+    path = npz(tmp_path / "d.npz", x=FINE, y=[0, 1])
+    with memo.keeping():
+        first = load(str(path), "train")
+        assert load(str(path), "train") is first
+        assert not first.x.flags.writeable and not first.y.flags.writeable
+        npz(path, x=FINE, y=[0, 1], x_test=FINE, y_test=[1, 0])
+        assert load(str(path), "train") is not first
+        assert load(str(path), "test").y.tolist() == [1, 0]
 
 
 def test_an_npz_file_never_runs_code(tmp_path: Path) -> None:

@@ -111,6 +111,14 @@ def test_a_large_sum_keeps_its_small_terms() -> None:
     assert evaluate(Lookup(), data, CPU).loss == pytest.approx(math.log(1 + math.exp(2)), abs=3e-7)
 
 
+def test_a_large_term_of_a_batch_does_not_swallow_its_small_ones() -> None:
+    # One loss of 2^24 and 99 of ln 2: float32 numbers near 2^24 lie 2 apart, and 99 ln 2 is 68.62.
+    logits = np.zeros((100, 2), np.float32)
+    logits[0, 1] = 2.0**24
+    measured = evaluate(Lookup(), Examples(logits, np.zeros(100, dtype=np.int64), 2), CPU)
+    assert measured.loss * 100 == pytest.approx(2.0**24 + 99 * math.log(2), abs=1e-4)
+
+
 def test_nothing_cannot_be_evaluated() -> None:
     nothing = Examples(np.zeros((0, 2), np.float32), np.zeros(0, dtype=np.int64), 2)
     with pytest.raises(ValueError, match="no examples"):

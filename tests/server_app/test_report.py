@@ -480,6 +480,13 @@ def test_without_scores_a_sentence_stands_for_the_chart(
     assert 'id="scores-title"' not in text and 'id="weights-title"' not in text and ">Score<" not in text
 
 
+@pytest.mark.parametrize(("layer", "named"), [("", "the head’s"), ("body.0.weight", "body.0.weight’s")])
+def test_the_layer_whose_entropy_is_read_has_its_name(tmp_path: Path, layer: str, named: str) -> None:
+    for weighting, more in (("spectralfed", ""), ("spectralfuse", " and alignment of the head’s")):
+        records = [header("a", **{"weighting": weighting, "entropy-layer": layer})]
+        assert f"entropy of {named} update{more}" in words(report(tmp_path, records))
+
+
 def test_nothing_measured_is_said_and_not_drawn(tmp_path: Path) -> None:
     text = report(tmp_path, [header("a"), accepted(1, "a", 1.0, 1.0), done(1)])
     seen = words(text)

@@ -246,6 +246,20 @@ def test_without_own_test_data_the_nodes_test_the_model(federation: Federation) 
     assert run.end.accuracy is not None and run.end.accuracy > run.rounds[0].accuracy  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"weighting": "shapfed", "personalise": "share"}, {"weighting": "cgsv", "reward_beta": 1.0}]
+)
+def test_the_last_score_is_of_what_nodes_would_receive_next(
+    federation: Federation, more: dict[str, Value]
+) -> None:
+    # A longer run sends it to them and tells what they found.
+    nodes = [federation.node(f"site-{i}", range(60 * i - 60, 60 * i), validation=0.5) for i in (1, 2, 3)]
+    ended = federation.run("ended", eval_data="", nodes=nodes, rounds=2, **more)
+    longer = federation.run("longer", eval_data="", nodes=nodes, rounds=3, **more)
+    assert ended.end.loss == longer.rounds[2].loss
+    assert ended.end.accuracy == longer.rounds[2].accuracy
+
+
 def test_nodes_that_keep_nothing_apart_leave_the_run_without_a_score(federation: Federation) -> None:
     nodes = [node | {"validation": 0.0} for node in federation.nodes()]
     run = federation.run(eval_data="", nodes=nodes)

@@ -17,6 +17,14 @@ def test_robust_z_by_hand() -> None:
     assert z == pytest.approx([1.2616, 0.6445, 0, -0.6745, -11.4319], abs=1e-4)
 
 
+def test_other_readings_of_the_papers_rule_by_hand() -> None:
+    # The paper says (x - median) / MAD and leaves open of what, and in which unit. Of the shares themselves:
+    # median 0.22, MAD 0.01. Of their logarithms, without 0.6745: (ln 0.10 - ln 0.22) / 0.04652.
+    shares = np.array([0.24, 0.23, 0.22, 0.21, 0.10])
+    assert robust_z(np.exp(shares))[-1] == pytest.approx(0.6745 * -0.12 / 0.01) == pytest.approx(-8.094)
+    assert robust_z(shares)[-1] / 0.6745 == pytest.approx(-16.949, abs=1e-3)
+
+
 def test_equal_shares_have_no_outlier_and_a_single_one_is_scaled_by_the_mean_deviation() -> None:
     assert robust_z(np.full(5, 0.2)).tolist() == [0] * 5
     # MAD 0; mean absolute deviation ln(2) / 5, times 1.2533.

@@ -313,7 +313,12 @@ def test_a_negative_alignment_is_noted_and_weighs_nothing() -> None:
     assert outcome.notes == ("negative alignments count as 0: b (-1.00)",)
 
 
-def test_a_round_takes_less_than_two_models_beside_the_replies() -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "kept"), [("sgd", 0), ("momentum", 2), ("adam", 4), ("yogi", 4), ("adagrad", 4)]
+)
+def test_a_round_takes_less_than_two_models_beside_the_replies_and_what_it_keeps(
+    optimizer: str, kept: int
+) -> None:
     rng = np.random.default_rng(0)
     tensors = [f"body.{i}" for i in range(20)]
 
@@ -324,9 +329,11 @@ def test_a_round_takes_less_than_two_models_beside_the_replies() -> None:
     replies = tuple(Reply(name, arrays() | head, {}, 10) for name in "abcd")
     model = arrays() | head
     round_ = Round(1, model, Head("head.weight", None, (3, 5)), replies)
-    recipe = presets.build(config(weighting="spectralfuse"))
+    recipe = presets.build(config(weighting="spectralfuse", server_optimizer=optimizer))
     tracemalloc.start()
-    recipe.run(RecipeState(), round_, round_.clients)
+    state, _ = recipe.run(RecipeState(), round_, round_.clients)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2 * sum(x.nbytes for x in model.values())
+    size = sum(x.nbytes for x in model.values())
+    assert sum(x.nbytes for x in state.step.values()) == pytest.approx(kept * size, rel=1e-3)
+    assert peak < (2 + kept) * size

@@ -1,5 +1,6 @@
 """Server optimisers: three steps of each are those of Flower's own strategy."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -75,3 +76,46 @@ def test_states_are_float64_and_models_keep_their_type(name: str) -> None:
     assert {x.dtype for x in state.values()} == {np.dtype(np.float64)}
     for k, x in half.items():
         assert model[k].dtype == np.float32 and model[k].shape == x.shape and (model[k] == x).all()
+
+
+# Each optimiser in one line a quantity, for one number.
+FORMULAS: dict[str, Callable[[float, float, float, int], tuple[float, float, float]]] = {
+    "momentum": lambda m, v, d, n: (u := 0.9 * m + d, v, 0.5 * u),
+    "adam": lambda m, v, d, n: (
+        m := 0.9 * m + (1 - 0.9) * d,
+        v := 0.99 * v + (1 - 0.99) * d**2,
+        0.1 * float(np.sqrt(1 - 0.99 ** (n + 1)) / (1 - 0.9 ** (n + 1))) * (m / (math.sqrt(v) + 1e-3)),
+    ),
+    "yogi": lambda m, v, d, n: (
+        m := 0.9 * m + (1 - 0.9) * d,
+        v := v - (1 - 0.99) * d**2 * float(np.sign(v - d**2)),
+        0.01 * (m / (math.sqrt(v) + 1e-3)),
+    ),
+    "adagrad": lambda m, v, d, n: (m := 0.0 * m + 1.0 * d, v := v + d**2, 0.1 * (m / (math.sqrt(v) + 1e-3))),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_number_is_its_formula_to_the_last_bit(name: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"a": (3, 5), "b": (7,), "c": ()}
+    model = {key: np.asarray(rng.normal(size=n), dtype=np.float32) for key, n in sizes.items()}
+    expected = {key: x.ravel().tolist() for key, x in model.items()}
+    kept = {key: [(0.0, 0.0)] * x.size for key, x in model.items()}
+    state: StepState = {}
+    for number in (1, 2, 3):
+        update = {key: np.asarray(rng.normal(size=n)) for key, n in sizes.items()}
+        state, model = STEPS[name][0](state, model, update)
+        for key, d in update.items():
+            after = [
+                FORMULAS[name](m, v, x, number)
+                for (m, v), x in zip(kept[key], d.ravel().tolist(), strict=True)
+            ]
+            kept[key] = [(m, v) for m, v, _ in after]
+            expected[key] = [
+                float(np.float32(w + move)) for w, (_, _, move) in zip(expected[key], after, strict=True)
+            ]
+            assert np.ravel(model[key]).tolist() == expected[key]
+            assert np.ravel(state[f"momentum/{key}"]).tolist() == [m for m, _ in kept[key]]
+            if name != "momentum":
+                assert np.ravel(state[f"variance/{key}"]).tolist() == [v for _, v in kept[key]]

@@ -1,0 +1,34 @@
+"""The in-process runner: what it keeps in memory between messages changes no bit of the result."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.app import app as client_app
+from common.config import NodeConfig, RunConfig
+from server_app.app import app as server_app
+from server_app.folder import RUN_ID, RUNS
+from specfed.local_grid import run_locally
+from tests.federation import Federation, blobs
+
+
+def test_what_is_kept_between_messages_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Federation(tmp_path, monkeypatch)
+    x, y = blobs("train")
+    files = []
+    for i in range(3):
+        files.append(tmp_path / f"{i}.npz")
+        np.savez(files[-1], x=x[i::3], y=y[i::3])
+    nodes = [NodeConfig(name=f"site-{i}", data=str(file), validation=0.2) for i, file in enumerate(files)]
+    keys = {"model": "tests.federation:normed_net", "rounds": 3, "threads": 1, "tensorboard": False}
+
+    plain = fed.run("plain", [node.as_dict() for node in nodes], eval_data="", **keys)
+    assert plain.error is None
+    monkeypatch.setenv(RUN_ID, "kept")
+    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
+    config = RunConfig.read({**plain.header.config, "eval-data": ""}, "the test")
+    run_locally(server_app, client_app, config, nodes)
+    assert (tmp_path / "runs" / "kept" / "model.safetensors").read_bytes() == plain.model_bytes
