@@ -30,7 +30,7 @@ from common.ledger import (
 )
 from server_app.contribution import contribution_table
 from server_app.report import write_report
-from server_app.report_html import capped, duration, ranges
+from server_app.report_parts import capped, duration, ranges
 from server_app.report_style import STYLE
 from server_app.run_view import Problem, flagged, problems, view
 
