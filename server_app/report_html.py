@@ -11,6 +11,7 @@ from common.ledger import ModelCard
 from server_app.contribution import Contribution, contributions
 from server_app.markup import Html, el, shorten
 from server_app.report_charts import clients_over_rounds, progress, trust
+from server_app.report_drift import drift
 from server_app.report_parts import (
     MOST_ROWS,
     MOST_TEXT,
@@ -85,6 +86,7 @@ def page(run: RunView) -> str:
         _suspects(run),
         _wrong(problems(run)),
         trust(run),
+        drift(run),
         _nodes(run),
         _details(run),
     )
