@@ -49,28 +49,29 @@ def drift(run: RunView) -> Html:
 
 def _judgement(run: RunView) -> Html:
     found, tried, last = judge(run.drift), last_trial(run.drift), run.drift[-1]
-    share = ""
+    share = rule = ""
     if found.share is not None:
+        rule = (
+            f" By our rule of thumb drift is concentrated from {in_percent(CONCENTRATED)} on, twice a flat "
+            f"share, and flat below {in_percent(NOT_FLAT)}; the share is a mean over the rounds. The rule "
+            "knows nothing of signal that all clients share in the low band, which filtering takes away too: "
+            "the layers below tell of that."
+        )
         share = (
             f" Band 0, the lowest tenth of the frequencies, holds {in_percent(found.share)} of the "
             f"distance between clients; of a flat spectrum it would hold {in_percent(FLAT)}."
         )
-    rule = (
-        f"What is compared: {SOURCES[last.source]}{', filtered' if last.filtered else ''}. By our rule of "
-        f"thumb drift is concentrated from {in_percent(CONCENTRATED)} on, twice a flat share, and flat below "
-        f"{in_percent(NOT_FLAT)}; the share is a mean over the rounds. The rule knows nothing of signal that "
-        "all clients share in the low band, which filtering takes away too: the layers below tell of that."
-    )
+    compared = f"What is compared: {SOURCES[last.source]}{', filtered' if last.filtered else ''}."
     trial = ""
     if tried is not None:
         trial = (
             f" Tried on round {tried.round}, the filter lowers the relative divergence in {tried.falls} of "
-            f"the {tried.tensors} tensors that it changes. Where it does not, the low band is common signal "
-            "rather than drift."
+            f"the {tried.tensors} tensors that it changes. Where it does not, the low band may be common "
+            "signal rather than drift."
         )
     return join(
         el("p", el("strong", found.text), share),
-        el("p", rule + trial, class_="muted note"),
+        el("p", compared + rule + trial, class_="muted note"),
     )
 
 
