@@ -37,7 +37,7 @@ def make_result(model: nn.Module) -> RoundResult:
             {n: 1e-3 * draw.standard_normal(x.shape, dtype=np.float32) for n, x in received.items()},
             {},
             500,
-            {"steps": 10.0},
+            steps=10,
         )
         for i in range(CLIENTS)
     ]
