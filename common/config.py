@@ -22,6 +22,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Negative = Annotated[float, Field(lt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
+FEWEST_PROBES = 4  # rows on which models' features can be compared
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
@@ -229,6 +230,12 @@ class RunConfig(Checked):
 
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
     proxy_data: str = Field("", description="FedLAW: the server's own training data, to learn weights on")
+    diagnostics: Literal["off", "updates", "gradients"] = Field(
+        "off", description="drift between nodes in each round's updates, or in gradients they send for it"
+    )
+    diagnostics_probe: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0, description="rows of eval-data on which local models' features are compared; 0 is none"
+    )
     keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
 
@@ -260,6 +267,15 @@ class RunConfig(Checked):
         if (self.weighting == "fedlaw") != bool(self.proxy_data):
             raise ValueError(
                 f'weighting=fedlaw and proxy-data go together; got {self.weighting} and "{self.proxy_data}"'
+            )
+        if self.diagnostics_probe and (self.diagnostics == "off" or not self.eval_data):
+            raise ValueError(
+                f"diagnostics-probe ({self.diagnostics_probe}) takes eval-data, and diagnostics=updates or "
+                f'gradients; got "{self.eval_data}" and {self.diagnostics}'
+            )
+        if 0 < self.diagnostics_probe < FEWEST_PROBES:
+            raise ValueError(
+                f"diagnostics-probe takes 0 or at least {FEWEST_PROBES} rows; got {self.diagnostics_probe}"
             )
         return self
 

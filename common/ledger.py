@@ -112,6 +112,9 @@ class ClientRecord(_Record):
     score_std: float | None = None  # square root of the Kalman variance
     weight: float | None = None
     flags: tuple[Flag, ...] = ()
+    # Of the round's first local step, before the filter, if the node tells:
+    energy_removed: tuple[float, ...] = ()  # share of the squared norm, 0..1, a filtered tensor
+    band_energies: tuple[float, ...] = ()  # squared norm in each frequency band, over all tensors
 
 
 class RoundRecord(_Record):
@@ -130,6 +133,38 @@ class RoundRecord(_Record):
     noise: dict[str, float | None] = Field(default_factory=dict)  # the filter's variance of each signal
     seconds: float
     elapsed: float  # since the run began
+
+
+class LayerDrift(_Record):
+    """How far the clients' gradients of one tensor are apart. ``None``: not defined for these clients."""
+
+    name: str
+    absolute: float | None = None  # mean distance to the clients' mean
+    relative: float | None = None  # the same over the norm of that mean
+    cosine: float | None = None  # mean over the pairs of clients
+    filtered_relative: float | None = None  # both once more after the gradient filter, if it was tried here
+    filtered_cosine: float | None = None
+
+
+class DriftRecord(_Record):
+    """How far one round's clients are apart, over frequencies and over layers.
+
+    ``bands`` numbers, band 0 being the lowest, stand in ``dist`` and ``std`` (empty for fewer than two
+    clients) and in ``energy``, the share of all squared norms (empty if all clients sent zeros).
+    """
+
+    kind: Literal["drift"] = "drift"
+    round: int
+    source: Literal["updates", "gradients"]  # trained minus received over steps and rate; local gradients
+    filtered: bool  # whether what is compared has passed the gradient filter
+    clients: int  # how many are compared
+    dist: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    energy: tuple[float, ...] = ()
+    layers: tuple[LayerDrift, ...] = ()
+    left_out: tuple[str, ...] = ()  # tensors that are too short for the spectrum
+    cka: float | None = None  # mean over pairs of local models, on the server's probe rows
+    seconds: float  # that this took the server
 
 
 class Suspect(_Record):
@@ -153,7 +188,9 @@ class End(_Record):
     suspects: tuple[Suspect, ...] = ()
 
 
-Record = Annotated[Header | Joined | ClientRecord | RoundRecord | End, Field(discriminator="kind")]
+Record = Annotated[
+    Header | Joined | ClientRecord | RoundRecord | DriftRecord | End, Field(discriminator="kind")
+]
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 

@@ -57,7 +57,9 @@ from common.messages import (
 from common.params import Arrays, carried, load_into, to_arrays, trainable
 from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
+from server_app.drift import Diagnostics, diagnostics
 from server_app.folder import RunFolder, load_state, open_folder
+from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
 from server_app.report import write_report
 from server_app.roster import Roster
@@ -130,6 +132,7 @@ class _Run:
         self.rounds_done = 0
         self.score = Score()
         self.testers: set[str] = set()  # nodes that keep rows to test on
+        self.diagnostics: Diagnostics | None = None
 
     def federate(self) -> None:
         """All rounds. Raises SpecfedError if the run cannot go on."""
@@ -184,6 +187,7 @@ class _Run:
             traffic=self._traffic(model),
         )
         model.to(self.device)
+        self.diagnostics = self._diagnostics(model, head)
 
         def after_round(server_round: int, current: ArrayRecord) -> MetricRecord | None:
             if server_round > 0 and strategy.last is not None:
@@ -235,6 +239,7 @@ class _Run:
             self._write(joined)
         for line in client_records(result):
             self._write(line)
+        self._look_for_drift(result)
         outcome = result.outcome
         record = RoundRecord(
             round=result.number,
@@ -255,9 +260,28 @@ class _Run:
         if outcome is not None:
             clients = [reply.client for reply in result.accepted]
             weights = dict(zip(clients, outcome.weights.tolist(), strict=True))
-            self.folder.record_clients(result.number, "weight", weights)
+            self.folder.record_values(result.number, "weight", weights)
         clock = {"elapsed": self._elapsed()}
         self.folder.save_round(result.number, arrays, state, clock, self.config.keep_checkpoints)
+
+    def _diagnostics(self, model: nn.Module, head: models.Head) -> Diagnostics | None:
+        if self.config.diagnostics == "off":
+            return None
+        probe = None
+        if self.test is not None and self.config.diagnostics_probe:
+            probe = make_probe(model, head, self.test, self.config.diagnostics_probe, self.device)
+        shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
+        return diagnostics(self.config, shapes, probe)
+
+    def _look_for_drift(self, result: RoundResult) -> None:
+        if self.diagnostics is None:
+            return
+        found = self.diagnostics.look(result, self._rate(result.number))
+        if found is not None:
+            self._write(found)
+            self.folder.record_values(
+                result.number, "drift-band", {str(m): value for m, value in enumerate(found.dist)}
+            )
 
     def _evaluate(self, model: nn.Module, result: RoundResult) -> Score:
         if self.test is not None:
@@ -303,7 +327,7 @@ class _Run:
         return lru_cache(maxsize=1)(lambda number: traffic(config, shapes, set(changed), number))
 
     def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
-        rate = self.config.learning_rate * self.config.lr_decay ** (number - 1)
+        rate = self._rate(number)
         return ConfigRecord(
             {
                 RUN: self.folder.path.name,
@@ -313,6 +337,10 @@ class _Run:
                 "classes": classes,
             }
         )
+
+    def _rate(self, number: int) -> float:
+        """The nodes' learning rate in a round."""
+        return self.config.learning_rate * self.config.lr_decay ** (number - 1)
 
     def _header(self, model: nn.Module, head: models.Head, cards: tuple[NodeCard, ...]) -> Header:
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}

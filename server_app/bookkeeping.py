@@ -2,8 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from common.bands import BANDS
 from common.errors import SpecfedError
 from common.ledger import ClientRecord, Flag, Outcome, Record, RoundRecord, Suspect
 from common.params import norm
@@ -42,7 +43,15 @@ def _what_it_said(reply: Reply) -> dict[str, object]:
         "accuracy_before": said.get("accuracy-before"),
         "seconds": said.get("seconds"),
         "update_norm": norm(reply.update),
+        "energy_removed": _believable(reply.series.get("energy-removed", ()), len(reply.update), 1.0),
+        "band_energies": _believable(reply.series.get("band-energies", ()), BANDS, math.inf),
     }
+
+
+def _believable(numbers: Sequence[float], most: int, limit: float) -> tuple[float, ...]:
+    """The numbers, if they are at most ``most`` finite ones in [0, limit]; a node may send anything."""
+    fit = len(numbers) <= most and all(0 <= x <= limit and math.isfinite(x) for x in numbers)
+    return tuple(numbers) if fit else ()
 
 
 def _what_was_found(outcome: RecipeOutcome, i: int) -> dict[str, object]:

@@ -77,11 +77,11 @@ class RunFolder:
             if value is not None:
                 self._events.add_scalar(name, value, round_.round)
 
-    def record_clients(self, round_: int, name: str, values: dict[str, float]) -> None:
-        """Write one number a client as TensorBoard events."""
+    def record_values(self, round_: int, name: str, values: dict[str, float]) -> None:
+        """Write one number for each of several things, clients or bands, as TensorBoard events."""
         if self._events is not None:
-            for client, value in values.items():
-                self._events.add_scalar(f"{name}/{client}", value, round_)
+            for key, value in values.items():
+                self._events.add_scalar(f"{name}/{key}", value, round_)
 
 
 @contextmanager

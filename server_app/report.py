@@ -1,18 +1,21 @@
 """The report of a run in three forms, from its ledger alone.
 
 report.html is for people, report.json for programs, report.csv (one row for each client and round)
-for a spreadsheet. A run that was killed has a report too.
+for a spreadsheet, with report-drift.csv beside it if the run measured drift. A run that was killed has a
+report too.
 """
 
 import csv
 import io
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from common.errors import DataError
 from common.ledger import ClientRecord, read, to_json
 from server_app.contribution import contributions
+from server_app.drift_view import csv_rows, judge
 from server_app.report_html import page
 from server_app.run_view import RunView, flagged, problems, view
 
@@ -21,13 +24,15 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html, report.json and report.csv beside ``folder``/ledger.jsonl; the path of the first.
+    """Write the report's files beside ``folder``/ledger.jsonl; the path of report.html.
 
     Each file appears whole or not at all. Raises DataError if there is no ledger, if it is damaged or
     holds no header, and if the folder cannot be written.
     """
     run = view(read(folder / LEDGER))
     files = {"report.csv": as_csv(run), "report.json": to_json(as_dict(run)), "report.html": page(run)}
+    if run.drift:
+        files["report-drift.csv"] = drift_csv(run)
     try:
         for name, text in files.items():
             _write(folder / name, text)
@@ -53,6 +58,8 @@ def as_dict(run: RunView) -> dict[str, object]:
         "model": run.header.model.model_dump(mode="json", by_alias=True),
         "nodes": [node.model_dump(mode="json", by_alias=True) for node in run.nodes],
         "rounds": [record.model_dump(mode="json", by_alias=True, exclude={"kind"}) for record in run.rounds],
+        "drift": [record.model_dump(mode="json", by_alias=True, exclude={"kind"}) for record in run.drift],
+        "drift-judgement": asdict(judge(run.drift)) if run.drift else None,
         "contribution": [_kebab(asdict(row)) for row in contributions(run)],
         "suspects": [s.model_dump(mode="json", by_alias=True) for s in (run.end.suspects if run.end else ())],
         "flags": [
@@ -75,16 +82,28 @@ def as_csv(run: RunView) -> str:
     A text that a spreadsheet would run as a formula comes with an apostrophe before it.
     """
     signals = sorted({name for record in run.clients for name in record.signals})
-    plain = [name for name in ClientRecord.model_fields if name not in ("kind", "signals", "flags")]
-    rows = [[*plain, *(f"signal_{name}" for name in signals), "flags"]]
+    lists = ("energy_removed", "band_energies")
+    told = [name for name in lists if any(getattr(record, name) for record in run.clients)]
+    plain = [name for name in ClientRecord.model_fields if name not in ("kind", "signals", "flags", *lists)]
+    rows = [[*plain, *(f"signal_{name}" for name in signals), *told, "flags"]]
     for record in run.clients:
         rows.append(
             [
                 *(_cell(getattr(record, name)) for name in plain),
                 *(_cell(record.signals.get(name)) for name in signals),
+                *(_cell(" ".join(map(str, getattr(record, name)))) for name in told),
                 _cell("; ".join(flag.text for flag in record.flags)),
             ]
         )
+    return _comma_separated(rows)
+
+
+def drift_csv(run: RunView) -> str:
+    """The drift of each round: a row a frequency band, a row a tensor, and one for the CKA if measured."""
+    return _comma_separated([_cell(value) for value in row] for row in csv_rows(run.drift))
+
+
+def _comma_separated(rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

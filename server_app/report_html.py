@@ -4,22 +4,39 @@ It is written for the people who run a federation in a hospital or a bank: what 
 what, whom to look at and why, what went wrong, and what exactly was run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from common.ledger import ModelCard
 from server_app.contribution import Contribution, contributions
-from server_app.markup import NO_BREAK_SPACE, Html, el, shorten
+from server_app.markup import Html, el, shorten
+from server_app.report_charts import clients_over_rounds, progress, trust
+from server_app.report_drift import drift
+from server_app.report_parts import (
+    MOST_ROWS,
+    MOST_TEXT,
+    NONE,
+    bar_of,
+    capped,
+    cell,
+    column,
+    cut_off,
+    dimensions,
+    duration,
+    in_digits,
+    in_full,
+    in_percent,
+    plus_minus,
+    ranges,
+    row_name,
+    section,
+    table,
+    tally,
+)
 from server_app.report_style import POLICY, STYLE
 from server_app.run_view import UNENDED, Flagged, Problem, RunView, flagged, problems
-from server_app.svg import COLOURS, LONGEST_LABEL, Chart, Series, Values, line_chart, palette
 
-Labelled = frozenset[str]
-NONE = "–"
-EXTREMES = 3  # so many of the highest and of the lowest clients are labelled if there are many
-MOST_ROWS = 30  # of a list of problems or flags
 MOST_NAMES = 5  # in one cell
-MOST_TEXT = 300  # characters of a text that came from outside
 
 BADGES = {
     "completed": "✓",
@@ -64,12 +81,13 @@ def page(run: RunView) -> str:
         _head(run),
         _tiles(run),
         _facts(run),
-        _progress(run),
-        _clients(run, rows),
+        progress(run),
+        clients_over_rounds(run, rows),
         _table_of_contributions(rows),
         _suspects(run),
         _wrong(problems(run)),
-        _trust(run),
+        trust(run),
+        drift(run),
         _nodes(run),
         _details(run),
     )
@@ -82,36 +100,6 @@ def page(run: RunView) -> str:
         el("style", STYLE),
     )
     return f"<!doctype html>\n{el('html', head, el('body', main), lang='en')}\n"
-
-
-def duration(seconds: float) -> str:
-    """71 s, 3 min 05 s, 2 h 07 min."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole}{NO_BREAK_SPACE}s" if seconds >= 10 else f"{seconds:.1f}{NO_BREAK_SPACE}s"
-    if whole < 7200:
-        return f"{whole // 60}{NO_BREAK_SPACE}min {whole % 60:02d}{NO_BREAK_SPACE}s"
-    return f"{whole // 3600:,}{NO_BREAK_SPACE}h {whole % 3600 // 60:02d}{NO_BREAK_SPACE}min"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers with their stretches joined: 3–5, 8."""
-    stretches: list[list[int]] = []
-    for number in numbers:
-        if stretches and number == stretches[-1][-1] + 1:
-            stretches[-1].append(number)
-        else:
-            stretches.append([number])
-    return ", ".join(f"{s[0]}–{s[-1]}" if len(s) > 1 else str(s[0]) for s in stretches)
-
-
-def capped(items: Sequence[str], most: int) -> str:
-    """The items with commas between; of too many the first ones, "and 37 more"."""
-    shown = ", ".join(items[:most])
-    return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
-
-
-# -- top of the page ---------------------------------------------------------------------------------
 
 
 def _head(run: RunView) -> Html:
@@ -143,8 +131,8 @@ def _tiles(run: RunView) -> Html:
     planned = run.rounds[-1].rounds if run.rounds else run.header.config.get("rounds", NONE)
     done = run.end.rounds if run.end else len(run.rounds)
     tiles = {
-        "accuracy": _percent(run.accuracy),
-        "loss": _number(run.loss),
+        "accuracy": in_percent(run.accuracy),
+        "loss": in_digits(run.loss),
         "rounds": f"{done} of {planned}",
         "nodes": f"{len(run.nodes):,}",
         "time": duration(run.seconds) if run.seconds is not None else NONE,
@@ -157,7 +145,7 @@ def _facts(run: RunView) -> Html:
     examples = sum(node.examples for node in run.nodes)
     facts = {
         "Model": f"{model.name}, {model.parameters:,} parameters in {model.tensors} tensors",
-        "Head": f"{model.head} ({_shape(model.head_shape)})",
+        "Head": f"{model.head} ({dimensions(model.head_shape)})",
         "Gradient filter": _filter(config, model),
         "Local rule": _rule(config),
         "Weighting": _weighting(config),
@@ -166,7 +154,7 @@ def _facts(run: RunView) -> Html:
         "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
     }
     pairs = (el("div", el("dt", k), el("dd", shorten(v, MOST_TEXT))) for k, v in facts.items())
-    return _section("Key facts", el("dl", *pairs, class_="facts"))
+    return section("Key facts", el("dl", *pairs, class_="facts"))
 
 
 def _filter(config: Mapping[str, object], model: ModelCard) -> str:
@@ -205,228 +193,6 @@ def _explained(value: object, meanings: Mapping[str, str]) -> str:
     return f"{name} – {meanings[name]}" if name in meanings else name
 
 
-# -- charts ------------------------------------------------------------------------------------------
-
-
-def _progress(run: RunView) -> Html:
-    if not run.rounds:
-        return _section("Progress", el("p", "No round was completed, so there is nothing to draw."))
-    numbers = run.numbers
-    measured = {record.round: record for record in run.rounds}
-    accuracy = tuple(measured[n].accuracy if n in measured else None for n in numbers)
-    loss = tuple(measured[n].loss if n in measured else None for n in numbers)
-    return _section(
-        "Progress",
-        el(
-            "div",
-            _single("accuracy", numbers, accuracy, percent=True, bounds=(0.0, 1.0)),
-            _single("loss", numbers, loss, percent=False, bounds=(0.0, float("inf"))),
-            class_="pair",
-        ),
-    )
-
-
-def _single(
-    name: str, numbers: tuple[int, ...], values: Values, percent: bool, bounds: tuple[float, float]
-) -> Html:
-    present = [(n, value) for n, value in zip(numbers, values, strict=True) if value is not None]
-    if not present:
-        return el("p", f"The {name} was never measured.")
-    show = _percent if percent else _number
-    (first, start), (last, end) = present[0], present[-1]
-    best, top = (max if percent else min)(present, key=lambda pair: pair[1])
-    chart = Chart(
-        id=name,
-        title=f"{name.capitalize()} over rounds",
-        description=f"From {show(start)} in round {first} to {show(end)} in round {last}; "
-        f"best: {show(top)} in round {best}.",
-        x=numbers,
-        series=(Series(name, values, palette(0), label=show(end)),),
-        x_label="round",
-        y_label=name,
-        percent=percent,
-        bounds=bounds,
-    )
-    return _figure(chart)
-
-
-def _clients(run: RunView, rows: list[Contribution]) -> Html:
-    styles, labelled = _styles(rows)
-    scores = _by_client(run, "score")
-    weights = _by_client(run, "weight")
-    return _section(
-        "Clients over rounds",
-        _score_chart(run, scores, styles, labelled),
-        _weight_chart(run, weights, styles, labelled),
-    )
-
-
-def _present(values: Values) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _spread(scores: Mapping[str, Values]) -> float:
-    """How far the clients' scores are apart over the whole run."""
-    values = [value for line in scores.values() for value in _present(line)]
-    return max(values) - min(values)
-
-
-def _score_chart(
-    run: RunView, scores: Mapping[str, Values], styles: Mapping[str, str], labelled: Labelled
-) -> Html:
-    if not any(value is not None for values in scores.values() for value in values):
-        return el("p", _why_no_scores(run))
-    deviations = _by_client(run, "score_std")
-    bands = {name: tuple(None if s is None else 2 * s for s in d) for name, d in deviations.items()}
-    last = [band[-1] for band in map(_present, bands.values()) if band]
-    spread = _spread(scores)
-    note = "The band is two standard deviations of the Kalman filter to either side. " if last else ""
-    if last and min(last) > spread:  # bands that cover the whole chart would hide the lines and tell nothing
-        bands = dict.fromkeys(bands, ())
-        note = (
-            f"Two standard deviations of the Kalman filter, {min(last):.2f} by now, are more than all lines "
-            f"are apart ({spread:.2f}): after so few rounds the ranking is a first guess. "
-        )
-    chart = Chart(
-        id="scores",
-        title="Contribution score",
-        description=_ends(scores),
-        x=run.numbers,
-        series=tuple(
-            _series(name, scores[name], styles, labelled, bands[name]) for name in _painted(styles, labelled)
-        ),
-        x_label="round",
-        y_label="score",
-        width=1000.0,
-        height=320.0,
-    )
-    return _figure(chart, note + _few_labelled(styles, labelled))
-
-
-def _why_no_scores(run: RunView) -> str:
-    weighting = run.header.config.get("weighting")
-    if run.header.config.get("contribution") == "off":
-        return "Contribution was off in this run, so there are no scores."
-    if weighting in ("uniform", "examples"):
-        return f"The weighting “{weighting}” computes no scores."
-    return "No round came as far as scores."
-
-
-def _weight_chart(
-    run: RunView, weights: Mapping[str, Values], styles: Mapping[str, str], labelled: Labelled
-) -> Html:
-    shares = [[v for v in column if v is not None] for column in zip(*weights.values(), strict=True)]
-    if not any(shares):
-        return el("p", "No round came as far as weights.")
-    if all(max(share) - min(share) < 1e-9 for share in shares if share):
-        return el("p", "In every round, all clients whose replies were accepted had the same weight.")
-    whole = {record.round for record in run.rounds}
-    equal = tuple(1 / len(s) if s and n in whole else None for n, s in zip(run.numbers, shares, strict=True))
-    chart = Chart(
-        id="weights",
-        title="Weight in the aggregation",
-        description=_ends(weights),
-        x=run.numbers,
-        series=(
-            Series("equal shares", equal, "reference"),
-            *(_series(name, weights[name], styles, labelled) for name in _painted(styles, labelled)),
-        ),
-        x_label="round",
-        y_label="weight",
-        width=1000.0,
-        height=320.0,
-        include=(0.0,),
-    )
-    note = "The dotted line is an equal share for all accepted replies. "
-    return _figure(chart, note + _few_labelled(styles, labelled))
-
-
-def _styles(rows: list[Contribution]) -> tuple[dict[str, str], Labelled]:
-    """Colours and dashes of the clients that have a line to draw, and which of them get a label.
-
-    Up to eight clients all have a label and their own colour. Of more, the highest and lowest rows of
-    the contribution table take the first colours and have the labels.
-    """
-    ranked = [row.client for row in rows if row.score is not None or row.final_weight is not None]
-    few = len(ranked) <= COLOURS
-    named = ranked if few else ranked[:EXTREMES] + ranked[-EXTREMES:]
-    others = [] if few else ranked[EXTREMES:-EXTREMES]
-    return {name: palette(index) for index, name in enumerate([*named, *others])}, frozenset(named)
-
-
-def _painted(styles: Mapping[str, str], labelled: Labelled) -> list[str]:
-    """The clients in the order they are drawn: labelled ones on top."""
-    return sorted(styles, key=lambda name: name in labelled)
-
-
-def _series(
-    name: str, values: Values, styles: Mapping[str, str], labelled: Labelled, band: Values = ()
-) -> Series:
-    if name in labelled:
-        return Series(name, values, styles[name], band, label=name)
-    return Series(name, values, f"{styles[name]} faint")
-
-
-def _few_labelled(styles: Mapping[str, str], labelled: Labelled) -> str:
-    if len(styles) == len(labelled):
-        return ""
-    return (
-        f"Labelled are the {EXTREMES} highest and {EXTREMES} lowest of {len(styles)} clients; "
-        "the table below has them all."
-    )
-
-
-def _by_client(run: RunView, field: str) -> dict[str, Values]:
-    """A field of the client records: for each client one value a round, None where there is none."""
-    values: dict[tuple[str, int], float | None] = {
-        (record.client, record.round): getattr(record, field) for record in run.clients
-    }
-    numbers = run.numbers
-    return {name: tuple(values.get((name, number)) for number in numbers) for name in run.names}
-
-
-def _ends(values: Mapping[str, Values]) -> str:
-    last = {
-        name: next((value for value in reversed(row) if value is not None), None)
-        for name, row in values.items()
-    }
-    present = sorted(((value, name) for name, value in last.items() if value is not None), reverse=True)
-    return "Last values: " + capped([f"{name} {_number(value)}" for value, name in present], 12) + "."
-
-
-def _trust(run: RunView) -> Html:
-    signals = sorted({name for record in run.rounds for name in record.noise})
-    if not signals:
-        return Html("")
-    noise = {record.round: record.noise for record in run.rounds}
-    chart = Chart(
-        id="trust",
-        title="Noise that the server assumes in each signal",
-        description="The lower a signal’s variance, the more it counts.",
-        x=run.numbers,
-        series=tuple(
-            Series(name, tuple(noise.get(n, {}).get(name) for n in run.numbers), palette(i), label=name)
-            for i, name in enumerate(signals)
-        ),
-        x_label="round",
-        y_label="variance",
-        width=560.0,
-        height=220.0,
-        include=(0.0,),
-    )
-    text = "The lower a signal’s variance, the more the server trusts it in the scores."
-    return _section("Trust in the signals", el("div", _figure(chart, text), class_="small"))
-
-
-def _figure(chart: Chart, note: str = "") -> Html:
-    caption = el("figcaption", el("strong", chart.title), el("span", note) if note else "")
-    wide = "wide" if chart.width > 600 else None
-    return el("figure", caption, el("div", line_chart(chart), class_="scroll"), class_=wide)
-
-
-# -- tables ------------------------------------------------------------------------------------------
-
-
 def _table_of_contributions(rows: list[Contribution]) -> Html:
     largest = max((row.final_weight or 0.0 for row in rows), default=0.0)
     signals = [name for name in (rows[0].signals if rows else ()) if any(r.signals[name] for r in rows)]
@@ -442,18 +208,18 @@ def _table_of_contributions(rows: list[Contribution]) -> Html:
         "Errors",
         "Missing",
     ]
-    head = [_column("Client"), *(_column(name, "number") for name in numbers)]
+    head = [column("Client"), *(column(name, "number") for name in numbers)]
     body = (
         el(
             "tr",
-            _name(row.client),
-            _cell(_count(row.examples)),
-            _cell(_count(row.rounds)),
-            _cell(_plus_minus(row.score, row.std)) if scored else "",
-            _cell(_number(row.mean_weight)),
-            _bar(row.final_weight, largest),
-            *(_cell(_number(row.signals[name])) for name in signals),
-            *(_tally(count) for count in (row.quarantined, row.errors, row.missing)),
+            row_name(row.client),
+            cell(in_full(row.examples)),
+            cell(in_full(row.rounds)),
+            cell(plus_minus(row.score, row.std)) if scored else "",
+            cell(in_digits(row.mean_weight)),
+            bar_of(row.final_weight, largest),
+            *(cell(in_digits(row.signals[name])) for name in signals),
+            *(tally(count) for count in (row.quarantined, row.errors, row.missing)),
         )
         for row in rows
     )
@@ -462,7 +228,7 @@ def _table_of_contributions(rows: list[Contribution]) -> Html:
         "The mean weight is over the last half of the rounds, the mean of a signal over all, and both only "
         "over rounds in which the client had one. Examples are what the nodes report; nobody can check them."
     )
-    return _section("Contribution", _table(head, body), el("p", note, class_="muted note"))
+    return section("Contribution", table(head, body), el("p", note, class_="muted note"))
 
 
 def _suspects(run: RunView) -> Html:
@@ -477,7 +243,7 @@ def _suspects(run: RunView) -> Html:
         if items
         else el("p", "No client stands out in this run.")
     )
-    return _section("Look at these", shown, _rest(len(items)), el("p", CAVEAT, class_="caveat"))
+    return section("Look at these", shown, cut_off(len(items)), el("p", CAVEAT, class_="caveat"))
 
 
 def _hint(client: str, text: str, evidence: str) -> Html:
@@ -501,54 +267,48 @@ def _evidence(entry: Flagged) -> str:
 
 def _wrong(found: tuple[Problem, ...]) -> Html:
     if not found:
-        return _section("What went wrong", el("p", "Nothing: every reply came in time and was accepted."))
+        return section("What went wrong", el("p", "Nothing: every reply came in time and was accepted."))
     body = (
         el(
             "tr",
-            _cell(_rounds(problem.rounds), style="rounds"),
+            cell(_rounds(problem.rounds), style="rounds"),
             el("td", problem.what),
             el("td", shorten(capped(problem.clients, MOST_NAMES), MOST_TEXT) or NONE, class_="words"),
             el("td", shorten(problem.reason, MOST_TEXT) or NONE, class_="words"),
         )
         for problem in found[:MOST_ROWS]
     )
-    head = [_column(name) for name in ("Rounds", "What", "Clients", "Reason")]
-    return _section("What went wrong", _table(head, body), _rest(len(found)))
+    head = [column(name) for name in ("Rounds", "What", "Clients", "Reason")]
+    return section("What went wrong", table(head, body), cut_off(len(found)))
 
 
 def _rounds(numbers: Sequence[int]) -> str:
     return shorten(ranges(numbers), 60)
 
 
-def _rest(count: int) -> Html:
-    if count <= MOST_ROWS:
-        return Html("")
-    return el("p", f"and {count - MOST_ROWS:,} more; report.json has them all.", class_="muted note")
-
-
 def _nodes(run: RunView) -> Html:
     if not run.nodes:
-        return _section("Nodes", el("p", "No node had joined."))
+        return section("Nodes", el("p", "No node had joined."))
     head = [
-        _column("Node"),
-        _column("Examples", "number"),
-        _column("Classes", "number"),
-        *(_column(name) for name in ("Input", "Device", "Versions", "Data fingerprint")),
+        column("Node"),
+        column("Examples", "number"),
+        column("Classes", "number"),
+        *(column(name) for name in ("Input", "Device", "Versions", "Data fingerprint")),
     ]
     body = (
         el(
             "tr",
-            _name(node.name),
-            _cell(_count(node.examples)),
-            _cell(_count(node.classes)),
-            el("td", _shape(node.input_shape)),
+            row_name(node.name),
+            cell(in_full(node.examples)),
+            cell(in_full(node.classes)),
+            el("td", dimensions(node.input_shape)),
             el("td", shorten(node.device, MOST_TEXT), class_="words"),
             el("td", shorten(_versions(node.versions), MOST_TEXT), class_="words"),
             el("td", el("code", shorten(node.fingerprint, 17), title=node.fingerprint)),
         )
         for node in run.nodes
     )
-    return _section("Nodes", _table(head, body))
+    return section("Nodes", table(head, body))
 
 
 def _details(run: RunView) -> Html:
@@ -575,64 +335,6 @@ def _details(run: RunView) -> Html:
 def _pairs(title: str, values: Mapping[str, str]) -> Html:
     rows = (el("tr", el("th", key, scope="row"), el("td", el("code", v))) for key, v in values.items())
     return el("table", el("caption", title), el("tbody", *rows), class_="listing")
-
-
-def _table(head: Sequence[Html], body: Iterable[Html]) -> Html:
-    return el("div", el("table", el("thead", el("tr", *head)), el("tbody", *body)), class_="scroll")
-
-
-def _name(name: str) -> Html:
-    """A row's head; a short name is not broken at its hyphens."""
-    style = "whole" if len(name) <= LONGEST_LABEL else "words"
-    return el("th", shorten(name, MOST_TEXT), scope="row", class_=style)
-
-
-def _column(name: str, style: str | None = None) -> Html:
-    return el("th", name, scope="col", class_=style)
-
-
-def _section(title: str, *content: Html) -> Html:
-    return el("section", el("h2", title), *content)
-
-
-def _cell(text: str, style: str = "number") -> Html:
-    return el("td", text, class_=style)
-
-
-def _tally(count: int) -> Html:
-    return _cell(_count(count), "number bad" if count else "number muted")
-
-
-def _bar(weight: float | None, largest: float) -> Html:
-    if weight is None or largest <= 0:
-        return _cell(_number(weight))
-    width = f"width:{max(0.0, 100 * weight / largest):.1f}%"
-    bar = el("span", el("span", style=width), class_="bar", aria_hidden="true")
-    return el("td", el("span", bar, el("span", _number(weight)), class_="weight"), class_="number")
-
-
-def _plus_minus(value: float | None, std: float | None) -> str:
-    spread = f" ± {_number(std)}".replace(" ", NO_BREAK_SPACE) if std is not None else ""
-    return _number(value) + spread
-
-
-def _number(value: float | None) -> str:
-    """Three decimals, or three digits where these would hide the value."""
-    if value is None:
-        return NONE
-    return f"{value:.3f}" if value == 0 or 5e-4 <= abs(value) < 1e5 else f"{value:.2e}"
-
-
-def _percent(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.1f}{NO_BREAK_SPACE}%"
-
-
-def _count(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return " × ".join(map(str, shape)).replace(" ", NO_BREAK_SPACE) or "scalar"
 
 
 def _versions(versions: Mapping[str, str]) -> str:

@@ -68,6 +68,8 @@ dd { margin: 0; }
 .facts dt { color: var(--muted); }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); gap: 28px; }
 .small { max-width: 600px; }
+.drift > * + * { margin-top: 28px; }
+.drift > p + p, .drift > .scroll + p { margin-top: 8px; }
 figure { margin: 0; min-width: 0; }
 section > figure + figure, section > p + figure, section > figure + p { margin-top: 30px; }
 figcaption { margin-bottom: 6px; font-size: 14px; }

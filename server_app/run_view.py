@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.errors import DataError
-from common.ledger import ClientRecord, End, Flag, Header, Joined, NodeCard, Record, RoundRecord
+from common.ledger import ClientRecord, DriftRecord, End, Flag, Header, Joined, NodeCard, Record, RoundRecord
 
 UNENDED = "did not end"
 
@@ -21,11 +21,13 @@ class RunView:
     rounds: tuple[RoundRecord, ...]  # by number
     clients: tuple[ClientRecord, ...]  # by round, then name
     end: End | None  # None: the server was killed, or still runs
+    drift: tuple[DriftRecord, ...] = ()  # by number
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """All rounds of which the ledger knows anything, unfinished ones too."""
-        return tuple(sorted({r.round for r in self.rounds} | {c.round for c in self.clients}))
+        drifted = {record.round for record in self.drift}
+        return tuple(sorted({r.round for r in self.rounds} | {c.round for c in self.clients} | drifted))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +104,7 @@ def view(records: Iterable[Record]) -> RunView:
     refused: list[Joined] = []
     rounds: dict[int, RoundRecord] = {}
     clients: dict[tuple[int, str], ClientRecord] = {}
+    drift: dict[int, DriftRecord] = {}
     for record in records:
         match record:
             case Header():
@@ -116,6 +119,8 @@ def view(records: Iterable[Record]) -> RunView:
                 clients[record.round, record.client] = record
             case RoundRecord():
                 rounds[record.round] = record
+            case DriftRecord():
+                drift[record.round] = record
             case End():
                 end = record
     if header is None:
@@ -127,6 +132,7 @@ def view(records: Iterable[Record]) -> RunView:
         rounds=tuple(rounds[number] for number in sorted(rounds)),
         clients=tuple(sorted(clients.values(), key=lambda record: (record.round, natural(record.client)))),
         end=end,
+        drift=tuple(drift[number] for number in sorted(drift)),
     )
 
 

@@ -7,7 +7,7 @@ operator can act on; nothing is repaired, cast or guessed.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeGuard
 
 import numpy as np
 
@@ -88,10 +88,15 @@ def admit(
     if not 0 < examples <= schema.max_examples:
         raise Inadmissible(f"num-examples is {examples}; it takes 1 to {schema.max_examples}")
     numbers = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+    series = {name: tuple(map(float, v)) for name, v in metrics.items() if _numbers(v)}
     labels = None if schema.label_classes is None else _label_counts(metrics, schema.label_classes)
     update = whole(said.update)
     known_steps = int(steps) if isinstance(steps, int) and _is_count(steps) else 0
-    return Reply(client, update, said.buffers, examples, numbers, labels, known_steps, said.reports)
+    return Reply(client, update, said.buffers, examples, numbers, labels, known_steps, said.reports, series)
+
+
+def _numbers(value: object) -> TypeGuard[list[int | float]]:
+    return isinstance(value, list) and all(isinstance(x, int | float) for x in value)
 
 
 def _is_count(value: object) -> bool:

@@ -74,6 +74,7 @@ class RoundResult:
     outcome: Outcome | None = None  # None: too few usable replies, the model stayed as it was
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that have some
     reason: str = ""
+    sent: Mapping[str, Arrays] = field(default_factory=dict)  # the parameters that each client received
 
     @property
     def accepted(self) -> tuple[Reply, ...]:
@@ -262,7 +263,7 @@ class RecipeStrategy(Strategy):
             why = (
                 f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
             )
-            self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why)
+            self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why, sent=turn.sent)
             return None, None
         self._failed = 0
         round_ = Round(turn.number, turn.model, self.head, accepted, turn.slots, turn.learning_rate)
@@ -273,7 +274,7 @@ class RecipeStrategy(Strategy):
         state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era)
         self.state, notes = self._without_lost_memory(state, accepted)
         said = "; ".join((*outcome.notes, *notes))
-        self.last = RoundResult(turn.number, verdicts, turn.seconds(), outcome, flags, said)
+        self.last = RoundResult(turn.number, verdicts, turn.seconds(), outcome, flags, said, turn.sent)
         return pack(outcome.model), MetricRecord({"accepted": len(accepted), "sampled": len(verdicts)})
 
     def _without_lost_memory(

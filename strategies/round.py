@@ -25,6 +25,7 @@ class Reply:
     label_counts: tuple[int, ...] | None = None  # its training rows of each class, if the run asks for them
     steps: int = 0  # local steps it took; 0 where nobody asked
     reports: Mapping[str, Arrays] = field(default_factory=dict)  # slots beside the update (common.slots)
+    series: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # metrics that are lists of numbers
 
 
 @dataclass(frozen=True)

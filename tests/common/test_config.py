@@ -167,6 +167,27 @@ def test_a_node_goes_round_as_well() -> None:
             "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
             "got fft on perturbation,sent, 0.0 and fedavg, in exp.toml",
         ),
+        (
+            {"diagnostics-probe": 10, "eval-data": "digits"},
+            'diagnostics-probe (10) takes eval-data, and diagnostics=updates or gradients; got "digits" and off, in exp.toml',
+        ),
+        (
+            {"diagnostics-probe": 10, "diagnostics": "updates"},
+            'diagnostics-probe (10) takes eval-data, and diagnostics=updates or gradients; got "" and updates, in exp.toml',
+        ),
+        (
+            {"diagnostics-probe": 3, "diagnostics": "updates", "eval-data": "digits"},
+            "diagnostics-probe takes 0 or at least 4 rows; got 3, in exp.toml",
+        ),
+        (
+            {"diagnostics-probe": 1001},
+            '"diagnostics-probe" in exp.toml: input should be less than or equal to 1000; got 1001.',
+        ),
+        (
+            {"diagnostics": "update"},
+            "\"diagnostics\" in exp.toml: input should be 'off', 'updates' or 'gradients'; got 'update'. "
+            'Did you mean "updates"?',
+        ),
         ({"min-nodes": 3, "min-replies": 4}, "min-replies (4) exceeds min-nodes (3), in exp.toml"),
     ],
 )

@@ -12,10 +12,12 @@ import pytest
 from common.errors import DataError
 from common.ledger import (
     ClientRecord,
+    DriftRecord,
     End,
     Flag,
     Header,
     Joined,
+    LayerDrift,
     LedgerWriter,
     ModelCard,
     NodeCard,
@@ -100,6 +102,22 @@ def round_record(round_: int) -> RoundRecord:
     )
 
 
+DRIFT = DriftRecord(
+    round=2,
+    source="gradients",
+    filtered=False,
+    clients=3,
+    dist=(0.5,) * 10,
+    std=(0.25,) * 10,
+    energy=(0.1,) * 10,
+    layers=(
+        LayerDrift(name="fc.weight", absolute=1.0, relative=0.5, cosine=-0.25, filtered_cosine=0.5),
+        LayerDrift(name="fc.bias"),
+    ),
+    left_out=("fc.bias",),
+    cka=0.75,
+    seconds=0.5,
+)
 RECORDS: list[Record] = [
     HEADER,
     Joined(round=1, node=CARD),
@@ -107,7 +125,8 @@ RECORDS: list[Record] = [
     ClientRecord(round=1, client="site-2", status="missing", reason="no reply in time"),
     round_record(1),
     Joined(round=2, refused='a second "site-1", zwei Ärzte'),
-    client(2),
+    client(2).model_copy(update={"energy_removed": (0.5, 0.25), "band_energies": (1.0,) * 10}),
+    DRIFT,
     round_record(2),
     client(3),
     round_record(3),
@@ -237,7 +256,7 @@ def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
         assert list(read(path)) == [HEADER, client(1)]
 
 
-@pytest.mark.parametrize(("round_", "kept"), [(0, 1), (1, 5), (2, 8), (3, 10), (9, 10)])
+@pytest.mark.parametrize(("round_", "kept"), [(0, 1), (1, 5), (2, 9), (3, 11), (9, 11)])
 def test_rewinding_drops_later_rounds_and_the_end(path: Path, round_: int, kept: int) -> None:
     rewind(path, round_)
     assert list(read(path)) == RECORDS[:kept]

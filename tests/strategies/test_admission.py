@@ -20,6 +20,13 @@ def test_a_good_reply_comes_through_untouched() -> None:
     assert reply.metrics == {"num-examples": 10.0, "steps": 4.0, "train-loss": 0.5}
 
 
+def test_lists_of_numbers_are_kept_apart() -> None:
+    lists = {"energy-removed": [0.5, 1], "names": ["a", "b"], "empty": []}
+    reply = admit("a", Said(UPDATE, BUFFERS, {**METRICS, **lists}), SCHEMA)
+    assert reply.series == {"energy-removed": (0.5, 1.0), "empty": ()}
+    assert reply.metrics.keys() & lists.keys() == set()
+
+
 NAN = np.array([[1, 2, 3], [4, np.nan, 6]], np.float32)
 INF = np.array([np.inf, 0], np.float32)
 
