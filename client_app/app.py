@@ -44,6 +44,7 @@ from common.messages import (
 )
 from common.policy import Policy, read_policy
 from common.seeding import stream, torch_seed
+from common.slots import GRADIENT
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 app = ClientApp()
 
-Metrics = dict[str, int | float | list[int]]
+Metrics = dict[str, int | float | list[int] | list[float]]
 Handler = Callable[[Message, Context], Message]
 
 
@@ -102,6 +103,7 @@ def hello(message: Message, context: Context) -> RecordDict:
 def train(message: Message, context: Context) -> RecordDict:
     """Test the received model on the node's own validation rows, train it, and send the update."""
     from client_app import site
+    from client_app.diagnostics import spectrum
     from client_app.memory import Moment, recall
     from client_app.training import train as train_locally
     from common.params import carried, to_arrays
@@ -135,7 +137,11 @@ def train(message: Message, context: Context) -> RecordDict:
         torch_seed(run.seed, "noise", round_, node.name),
         _on(device, _received_slots(message, travels)),
         _on(device, remembered),
+        run.diagnostics,
     )
+    reports = {**trained.finish.report, **({GRADIENT: trained.start} if trained.start else {})}
+    if trained.first:
+        metrics |= spectrum(trained.first, algorithm.sites.gradient)
     if algorithm.remembers:
         after = {slot: to_arrays(x) for slot, x in trained.finish.memory.items()}
         store.save(now, {**remembered, **after}, keep=last)
@@ -146,7 +152,7 @@ def train(message: Message, context: Context) -> RecordDict:
             UPDATE: pack(travels.encode_update(site.clipped(policy, to_arrays(trained.update)))),
             BUFFERS: pack(to_arrays(carried(model))),
             METRICS: MetricRecord({name: metrics[name] for name in site.allowed(policy, metrics)}),
-            **{f"{REPORT}{slot}": pack(to_arrays(x)) for slot, x in trained.finish.report.items()},
+            **{f"{REPORT}{slot}": pack(to_arrays(x)) for slot, x in reports.items()},
         }
     )
 

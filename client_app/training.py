@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from common.batches import to_tensors
 from common.datasets import Examples
 from common.errors import SpecfedError
 from common.params import Params, copy_of, sub, trainable
+
+Look = Literal["off", "updates", "gradients"]  # RunConfig.diagnostics
 
 
 class Diverged(SpecfedError):
@@ -54,7 +57,8 @@ class Trained:
     steps: int  # optimiser steps really taken
     loss: float  # mean over the steps, each at the parameters it started from
     finish: Finish = field(default_factory=Finish)
-    first: Params = field(default_factory=dict)  # the first step's data gradient, if it was asked for
+    first: Params = field(default_factory=dict)  # the first step's data gradient, unfiltered
+    start: Params = field(default_factory=dict)  # the gradient of all rows at the received model, unfiltered
 
 
 def train(
@@ -67,14 +71,15 @@ def train(
     noise_seed: int,
     broadcast: Slots | None = None,
     memory: Slots | None = None,
-    keep_first: bool = False,
+    look: Look = "off",
 ) -> Trained:
     """Train ``model`` in place on ``data`` and return its update.
 
     ``order`` shuffles the rows, ``noise_seed`` drives dropout; the same of both give the same bits on one
     kind of CPU. The last batch of an epoch may be smaller. ``broadcast`` and ``memory`` are the server's and
-    the node's slots, on ``device``. Raises Diverged when a loss is not finite, and ValueError for no data or
-    nothing to train.
+    the node's slots, on ``device``. ``look`` says what to keep of the gradients on the way; it changes no
+    bit of the training. Raises Diverged when a loss is not finite, and ValueError for no data or nothing to
+    train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
@@ -86,8 +91,13 @@ def train(
     velocity: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     first: Params = {}
+    start: Params = {}
     model.train()
     with _own_noise(noise_seed, device):
+        if look == "gradients":
+            noise = _noise_state(device)
+            start = full_gradient(model, data, algorithm, settings, ctx, device)
+            _set_noise_state(noise, device)
 
         def all_rows() -> Params:
             return algorithm.sites.gradient(full_gradient(model, data, algorithm, settings, ctx, device))
@@ -97,7 +107,7 @@ def train(
             backward = _Backward(model, data, rows, algorithm, settings, ctx, device)
             loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
             losses.append(loss)
-            if keep_first and len(losses) == 1:
+            if look != "off" and len(losses) == 1:
                 first = copy_of(g)
             direction = algorithm.rule.direction(algorithm.sites.gradient(g), w, ctx)
             ctx = _with_memory(ctx, algorithm.ascent.after_step(offset, direction, ctx))
@@ -106,7 +116,7 @@ def train(
     trained = copy_of(w)
     finish = algorithm.finish(trained, len(losses), ctx)
     update = algorithm.sites.sent(sub(trained, ctx.anchor))
-    return Trained(update, len(losses), mean_loss, finish, first)
+    return Trained(update, len(losses), mean_loss, finish, first, start)
 
 
 def full_gradient(

@@ -60,6 +60,12 @@ class Policy(Checked):
                 "take one without memory, such as fedavg"
             )
 
+        if self.clip_norm and run.diagnostics == "gradients":
+            raise PolicyError(
+                "this site clips what it sends, and diagnostics=gradients sends gradients as they are; "
+                "take diagnostics=updates"
+            )
+
     def check_usage(self, rounds: int, minutes: float) -> None:
         """Raise PolicyError if a run has had as many rounds or minutes of this node as it may."""
         if self.max_rounds and rounds >= self.max_rounds:

@@ -55,6 +55,7 @@ from common.messages import (
     unpack,
 )
 from common.params import Arrays, carried, load_into, to_arrays, trainable
+from common.slots import GRADIENT
 from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.drift import Diagnostics, diagnostics
@@ -185,6 +186,7 @@ class _Run:
             rank_test,
             free_rider_test=FreeRiderTest(self.config.free_rider_z, self.config.free_rider_share),
             traffic=self._traffic(model),
+            extra_reports=(GRADIENT,) if self.config.diagnostics == "gradients" else (),
         )
         model.to(self.device)
         self.diagnostics = self._diagnostics(model, head)

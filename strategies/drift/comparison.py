@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from common.bands import has_bands
 from common.filters import Filter
 from common.params import Arrays
+from common.slots import GRADIENT
 from strategies.drift.bands import Bands, layer_bands, over_layers
 from strategies.drift.divergence import Divergence, divergence
 from strategies.round import Reply
 
-GRADIENT = "gradient"  # the report slot with a node's full gradient at the received model
 SHORTEST_PATH = 1e-100  # steps times rate below which dividing by it may overflow
 Source = Literal["updates", "gradients"]
 
