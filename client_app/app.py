@@ -109,7 +109,7 @@ def train(message: Message, context: Context) -> RecordDict:
         before = evaluate_on(model, examples.rows(validation_rows), device)
         metrics |= {"loss-before": before.loss, "accuracy-before": before.accuracy}
         metrics["validation-examples"] = before.examples
-    gradient_filter = filters.build(run.filter, run.filter_ratio, run.filter_min_ndim)
+    gradient_filter = filters.build(run.filter_settings, model)
     trained = train_locally(
         model,
         mine,

@@ -108,7 +108,7 @@ def test_every_algorithm_takes_steps_with_every_filter(algorithm: str, filter_: 
     model = nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Linear(40, 3))
     rule = Filtered(
         ALGORITHMS[config.algorithm](config),
-        filters.build(config.filter, config.filter_ratio, config.filter_min_ndim),
+        filters.build(config.filter_settings, model),
     )
     settings = LocalSettings(lr=0.1, batch_size=8, momentum=0.9, weight_decay=0.01, clip_norm=1.0)
     trained = train(model, data, rule, settings, torch.device("cpu"), draw, noise_seed=0)
