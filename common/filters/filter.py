@@ -1,9 +1,14 @@
 """What a filter is, and two small ones."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+_LONG = 1 << 14  # elements from which on a CPU gains nothing from stacking signals
 
 
 class Filter(Protocol):
@@ -18,6 +23,28 @@ class Filter(Protocol):
         ``rows`` stay as they are.
         """
 
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter signals (length,) of one dtype and device, each of which this filter changes.
+
+        Results may lie in one piece of memory, but in different places of it.
+        """
+
+
+def by_length(filter_: Filter, signals: Sequence[Tensor]) -> list[Tensor]:
+    """What ``together`` promises: signals of one length are stacked, long ones on a CPU are not."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    results = list(signals)
+    for i, x in enumerate(signals):
+        if x.device.type == "cpu" and len(x) >= _LONG:
+            results[i] = filter_(x)
+        else:
+            groups[len(x)].append(i)
+    for places in groups.values():
+        rows = filter_(torch.stack([signals[i] for i in places]))
+        for i, row in zip(places, rows.unbind(0), strict=True):
+            results[i] = row
+    return results
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -30,6 +57,10 @@ class Identity:
     def __call__(self, rows: Tensor) -> Tensor:
         """``rows`` themselves."""
         return rows
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """The signals themselves."""
+        return list(signals)
 
 
 @dataclass(frozen=True)
@@ -44,8 +75,15 @@ class KeepMean:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Filter the last axis of ``rows``."""
-        out = self.inner(rows)
-        return out + (rows.mean(-1, keepdim=True) - out.mean(-1, keepdim=True))
+        return _with_mean_of(rows, self.inner(rows))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return [_with_mean_of(x, y) for x, y in zip(signals, self.inner.together(signals), strict=True)]
+
+
+def _with_mean_of(rows: Tensor, out: Tensor) -> Tensor:
+    return out + (rows.mean(-1, keepdim=True) - out.mean(-1, keepdim=True))
 
 
 @dataclass(frozen=True)
@@ -65,3 +103,7 @@ class RowMean:
         """Filter the last axis of ``rows``, a multiple of ``width``."""
         split = rows.reshape(*rows.shape[:-1], -1, self.width)
         return (split - split.mean(-1, keepdim=True)).reshape(rows.shape)
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)

@@ -13,7 +13,7 @@ from common.params import Params, ParamsFilter
 
 _FILTERED_AS_THEY_ARE = (torch.float32, torch.float64)
 
-Group = tuple[Filter, int, torch.dtype, torch.device]
+Group = tuple[Filter, torch.dtype, torch.device]
 
 
 def keep(params: Params) -> Params:
@@ -26,8 +26,8 @@ def lift(filters: Mapping[str, Filter], order: str = NATURAL, seed: int = 0) -> 
 
     Other tensors, those that their filter would not change, sparse ones and those that hold no real
     floating-point numbers come back as the same objects. Memory layout (channels_last) makes no
-    difference. Half-precision tensors are filtered in float32. Tensors of one length with one filter are
-    filtered in one call: most of a small transform's time is its set-up.
+    difference. Half-precision tensors are filtered in float32. Tensors with one filter are filtered in one
+    call: most of a small transform's time is its set-up.
     """
 
     @torch.no_grad()
@@ -36,9 +36,9 @@ def lift(filters: Mapping[str, Filter], order: str = NATURAL, seed: int = 0) -> 
         for name, t in params.items():
             filter_ = filters.get(name)
             if filter_ is not None and filter_.changes(t.numel()) and _is_plain(t):
-                groups[filter_, t.numel(), t.dtype, t.device].append(name)
+                groups[filter_, t.dtype, t.device].append(name)
         filtered = {}
-        for (filter_, _, _, _), names in groups.items():
+        for (filter_, _, _), names in groups.items():
             signals = [flatten(params[name], order, seed, name) for name in names]
             for name, out in zip(names, _together(filter_, signals), strict=True):
                 filtered[name] = unflatten(out, params[name], order, seed, name)
@@ -51,8 +51,8 @@ def _is_plain(t: Tensor) -> bool:
     return t.layout == torch.strided and t.is_floating_point()
 
 
-def _together(filter_: Filter, signals: list[Tensor]) -> tuple[Tensor, ...]:
+def _together(filter_: Filter, signals: list[Tensor]) -> list[Tensor]:
     dtype = signals[0].dtype
-    rows = torch.stack(signals)
-    wide = rows if dtype in _FILTERED_AS_THEY_ARE else rows.float()
-    return filter_(wide).to(dtype).unbind(0)
+    if dtype in _FILTERED_AS_THEY_ARE:
+        return filter_.together(signals)
+    return [out.to(dtype) for out in filter_.together([x.float() for x in signals])]

@@ -4,13 +4,16 @@ The order of axes is that of the tensor's logical indices: memory layouts such a
 difference.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
-from common.filter_settings import RANDOM
+from common.filter_settings import NATURAL, RANDOM
 from common.filters.draws import drawn
 
 
+@lru_cache(maxsize=256)
 def axes(order: str, ndim: int) -> tuple[int, ...]:
     """``order`` for a tensor of ``ndim`` axes: digits it lacks are dropped, further axes come last.
 
@@ -44,4 +47,4 @@ def unflatten(signal: Tensor, like: Tensor, order: str, seed: int, name: str) ->
 
 
 def _is_natural(order: str, ndim: int) -> bool:
-    return axes(order, ndim) == tuple(range(ndim))
+    return order == NATURAL or axes(order, ndim) == tuple(range(ndim))

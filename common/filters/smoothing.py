@@ -7,9 +7,11 @@ does more, and the low bins of a filtered weight do move.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from common.filters.spectral import low_bins
@@ -45,9 +47,18 @@ class LapD:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Filter the last axis of ``rows``."""
-        width = self.kernel or moving_average_width(self.ratio)
-        fitting = max(3, (rows.shape[-1] - 1) // 2 * 2 + 1)
-        return less_average(rows, box(min(width, fitting)))
+        return _rows(self.together, rows)
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        widest = self.kernel or moving_average_width(self.ratio)
+        widths = [min(widest, max(3, (len(x) - 1) // 2 * 2 + 1)) for x in signals]
+        results = list(signals)
+        for width in set(widths):
+            places = [i for i, fitting in enumerate(widths) if fitting == width]
+            for i, x in zip(places, less_average([signals[i] for i in places], box(width)), strict=True):
+                results[i] = x
+        return results
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,16 @@ class Gd:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Filter the last axis of ``rows``."""
-        return less_average(rows, gaussian(self.sigma or gaussian_sigma(self.ratio)))
+        return _rows(self.together, rows)
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return less_average(signals, gaussian(self.sigma or gaussian_sigma(self.ratio)))
+
+
+def _rows(together: Callable[[Sequence[Tensor]], list[Tensor]], rows: Tensor) -> Tensor:
+    signals = rows.reshape(-1, rows.shape[-1]).contiguous().unbind(0)
+    return torch.stack(together(signals)).reshape(rows.shape)
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """Filters that are defined by the bins of a signal's real Fourier transform."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from common.filters.decimation import parts_of, without_low_band
 from common.filters.draws import drawn
+from common.filters.filter import by_length
 
 
 @lru_cache(maxsize=4096)
@@ -57,6 +59,10 @@ class FftHighPass:
             return without_low_band(rows, first, end, parts)
         return _without(rows, slice(first, end))
 
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
+
 
 @dataclass(frozen=True)
 class FftLowPass:
@@ -79,6 +85,10 @@ class FftLowPass:
         length = rows.shape[-1]
         bins = length // 2 + 1
         return _without(rows, slice(bins - low_bins(self.ratio, length), bins))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,12 @@ class RandomBins:
         length, first = rows.shape[-1], int(self.keep_dc)
         count = low_bins(self.ratio, length)
         bins = length // 2 + 1 - first
-        return _without(
-            rows, first + drawn(self.seed, "filter-bins", self.name, bins)[:count].to(rows.device)
-        )
+        gone = first + drawn(self.seed, "filter-bins", self.name, bins)[:count]
+        return _without(rows, gone.to(rows.device))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,10 @@ class L2Rescale:
         energy = rows.square().sum(-1, keepdim=True)
         kept = torch.where(energy > 0, 1 - removed / energy, 0).clamp(min=0)
         return rows * kept.sqrt()
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
 
 
 def _without(rows: Tensor, bins: slice | Tensor) -> Tensor:

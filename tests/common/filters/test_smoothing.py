@@ -26,7 +26,7 @@ Q = [0.25, 0.5, 0.25]
 def test_five_values_by_hand(weights: list[float], expected: list[float]) -> None:
     x = [1.0, 2.0, 4.0, 8.0, 16.0]
     assert oracles.less_average(x, weights) == pytest.approx(expected)
-    got = less_average(torch.tensor(x, dtype=torch.float64), tuple(weights))
+    (got,) = less_average([torch.tensor(x, dtype=torch.float64)], tuple(weights))
     assert got.tolist() == pytest.approx(expected, abs=1e-14)
 
 
@@ -78,7 +78,7 @@ def test_any_symmetric_average_is_that_of_the_plain_loop(length: int, radius: in
     weights = [*half[::-1], *half[1:]]
     weights = [w / math.fsum(weights) for w in weights]
     x = signal(length, seed + 1)
-    got = less_average(torch.stack([x, 2 * x]), tuple(weights))
+    got = less_average([x, 2 * x], tuple(weights))
     expected = torch.tensor(oracles.less_average(x.tolist(), weights), dtype=torch.float64)
     torch.testing.assert_close(got[0], expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(got[1], 2 * expected, atol=1e-12, rtol=0)
@@ -91,7 +91,7 @@ def test_wide_averages_too(length: int, radius: int) -> None:
     assert len(weights) == 2 * radius + 1
     x = signal(length)
     expected = torch.tensor(oracles.less_average(x.tolist(), weights), dtype=torch.float64)
-    torch.testing.assert_close(less_average(x, tuple(weights)), expected, atol=1e-11, rtol=0)
+    torch.testing.assert_close(less_average([x], tuple(weights))[0], expected, atol=1e-11, rtol=0)
 
 
 @given(length=lengths(), percent=st.integers(1, 60), seed=st.integers(0, 999))
@@ -172,8 +172,21 @@ def test_rows_may_lie_anywhere_in_memory_and_stay_as_they_are() -> None:
     assert torch.equal(rows, before)
 
 
-def test_what_is_not_finite_stays_in_its_own_row() -> None:
-    rows = signal(2000).reshape(2, 1000)
-    rows[0, 500] = math.inf
-    for filter_ in (LapD(0.05), Gd(0.05)):
-        assert torch.equal(filter_(rows)[1], filter_(rows[1:])[0])
+@pytest.mark.parametrize("length", [38, 63, 64, 65, 1000])
+@pytest.mark.parametrize("filter_", [LapD(0.05), Gd(0.05), LapD(0.05, 33), Gd(0.05, 16 / 3)])
+def test_what_is_not_finite_stays_in_its_own_signal(filter_: LapD | Gd, length: int) -> None:
+    bad, good = torch.full((length,), math.inf).double(), signal(length)
+    out = filter_.together([bad, good, bad])
+    torch.testing.assert_close(out[1], filter_(good), atol=1e-14, rtol=0)
+    assert not out[0].isfinite().any()
+
+
+@pytest.mark.parametrize("filter_", [LapD(0.05), Gd(0.05)])
+def test_long_signals_are_filtered_where_they_lie_just_as_short_ones(filter_: LapD | Gd) -> None:
+    for length in (1 << 15, (1 << 15) + 1, (1 << 15) + 31, 40_000):
+        x = signal(length + 2)[1:-1]
+        (alone,) = filter_.together([x])
+        # Far from its ends, a signal's filtering does not depend on how long it is.
+        middle = length // 2
+        torch.testing.assert_close(filter_(x[:middle])[:-50], alone[: middle - 50], atol=1e-13, rtol=0)
+        torch.testing.assert_close(filter_(x[middle:])[50:], alone[middle + 50 :], atol=1e-13, rtol=0)
