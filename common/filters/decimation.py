@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_LONG = 4096  # elements from which on the CPU filters a signal in parts; below, that costs more
+_LONG = 2048  # elements from which on the CPU filters a signal in parts; below, that costs more
 _MOST_PARTS = 16
 
 
@@ -18,12 +18,17 @@ def without_low_band(rows: Tensor, first: int, end: int, parts: int) -> Tensor:
     ``parts`` is as ``parts_of`` gives it.
     """
     short = rows.shape[-1] // parts
-    turns = _turns(rows.shape[-1], end, parts, rows.dtype.to_complex())
+    turns = turns_of(rows.shape[-1], end, parts, rows.dtype.to_complex())
     woven = rows.reshape(*rows.shape[:-1], short, parts)
-    bins = (torch.fft.rfft(woven.mT)[..., :end] * turns).sum(-2, keepdim=True)
+    spectra = torch.fft.rfft(woven.mT)
+    low = spectra[..., :end]
+    bins = (low * turns).sum(-2, keepdim=True)
     bins[..., :first] = 0
-    low_band: Tensor = torch.fft.irfft(bins * turns.conj(), n=short)
-    return (woven - low_band.mT).reshape(rows.shape)
+    torch.mul(bins, turns.conj(), out=low)  # where the spectra were: fresh memory costs more than the rest
+    spectra[..., end:] = 0
+    low_band = torch.fft.irfft(spectra, n=short)
+    filtered: Tensor = torch.sub(woven, low_band.mT, out=rows.new_empty(woven.shape))
+    return filtered.view(rows.shape)
 
 
 @lru_cache(maxsize=4096)
@@ -38,7 +43,7 @@ def parts_of(length: int, low: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _turns(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
+def turns_of(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
     """``exp(-2 pi i j k / length)`` for offset ``j`` and bin ``k``, (parts, low).
 
     Scaled so that turning there and back divides by ``parts``, as the inverse transform asks for.

@@ -12,6 +12,7 @@ from torch import Tensor
 from common.filters.decimation import parts_of, without_low_band
 from common.filters.draws import drawn
 from common.filters.filter import by_length
+from common.filters.shared import Band, without_low_bands
 
 
 @lru_cache(maxsize=4096)
@@ -61,7 +62,10 @@ class FftHighPass:
 
     def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
         """Filter several signals."""
-        return by_length(self, signals)
+        if signals[0].device.type == "cpu":
+            return by_length(self, signals)
+        bands = tuple(Band(len(x), low_bins(self.ratio, len(x))) for x in signals)
+        return without_low_bands(signals, bands, int(self.keep_dc))
 
 
 @dataclass(frozen=True)
