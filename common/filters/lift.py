@@ -21,8 +21,9 @@ def keep(params: Params) -> Params:
     return params
 
 
-def lift(filters: Mapping[str, Filter], order: str = NATURAL, seed: int = 0) -> ParamsFilter:
-    """Filter each tensor that has a filter on its own, flattened in ``order``.
+def lift(filters: Filter | Mapping[str, Filter], order: str = NATURAL, seed: int = 0) -> ParamsFilter:
+    """Filter each tensor on its own, flattened in ``order``: all with one filter, or each that has one by
+    its name.
 
     Other tensors, those that their filter would not change, sparse ones and those that hold no real
     floating-point numbers come back as the same objects. Memory layout (channels_last) makes no
@@ -34,7 +35,7 @@ def lift(filters: Mapping[str, Filter], order: str = NATURAL, seed: int = 0) -> 
     def on_params(params: Params) -> Params:
         groups: dict[Group, list[str]] = defaultdict(list)
         for name, t in params.items():
-            filter_ = filters.get(name)
+            filter_ = filters.get(name) if isinstance(filters, Mapping) else filters
             if filter_ is not None and filter_.changes(t.numel()) and _is_plain(t):
                 groups[filter_, t.dtype, t.device].append(name)
         filtered = {}

@@ -15,7 +15,7 @@ from client_app.algorithms.filtered import Filtered
 from client_app.algorithms.rule import LocalRule
 from client_app.training import Diverged, LocalSettings, Trained, batches, train
 from common.datasets import Examples
-from common.filters import FftHighPass, FilterSettings, build, lift, low_bins
+from common.filters import build, low_bins
 from common.params import Params, carried, copy_of, trainable
 
 CPU = torch.device("cpu")
@@ -55,8 +55,7 @@ def run(
 
 
 def fft(ratio: float, rule: LocalRule | None = None) -> Filtered:
-    filter_ = FftHighPass(ratio)
-    return Filtered(rule or LocalRule(), lambda g: lift(dict.fromkeys(g, filter_))(g))
+    return Filtered(rule or LocalRule(), build("fft", ratio, 1))
 
 
 def assert_equal(one: Params, other: Params) -> None:
@@ -234,10 +233,10 @@ def test_without_a_filter_the_low_bins_do_move() -> None:
     "rule",
     [
         FedProx(0.0),
-        Filtered(LocalRule(), build(FilterSettings("none"), mlp())),
-        Filtered(LocalRule(), build(FilterSettings("fft", 0.0), mlp())),
-        Filtered(LocalRule(), build(FilterSettings("fft", 0.9, min_ndim=5), mlp())),
-        Filtered(FedProx(0.0), build(FilterSettings("none", 0.0), mlp())),
+        Filtered(LocalRule(), build("none", 0.05, 1)),
+        Filtered(LocalRule(), build("fft", 0.0, 1)),
+        Filtered(LocalRule(), build("fft", 0.9, 5)),
+        Filtered(FedProx(0.0), build("none", 0.0, 1)),
     ],
     ids=repr,
 )

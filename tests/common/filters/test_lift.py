@@ -19,7 +19,7 @@ ANY: list[Filter] = [FftHighPass(0.3), LapD(0.3), Gd(0.3), L2Rescale(0.3), Rando
 
 
 def on_all(filter_: Filter, params: Params, order: str = "0123", seed: int = 0) -> Params:
-    return lift(dict.fromkeys(params, filter_), order, seed)(params)
+    return lift(filter_, order, seed)(params)
 
 
 def one_by_one(params: Params, ratio: float) -> Params:
