@@ -7,6 +7,7 @@ handler always replies: without a reply the SuperNode would wait for ever.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,11 +21,18 @@ from common.datasets import Examples, Rows, fingerprint, load, split_validation
 from common.errors import ConfigError, DataError, SpecfedError
 from common.ledger import NodeCard
 from common.messages import (
+    ACCEPTED,
     ARRAYS,
     BUFFERS,
     CARD,
     CONFIG,
+    ERA,
+    LEARNING_RATE,
+    MEMORY_LOST,
     METRICS,
+    REPORT,
+    RUN,
+    SLOT,
     UPDATE,
     Context,
     Message,
@@ -41,9 +49,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from client_app.algorithms.rule import Algorithm, Slots
+    from client_app.memory import NamedSlots, Store
+    from client_app.training import LocalSettings
+    from common.traffic import Traffic
+
 log = logging.getLogger("flwr")
 app = ClientApp()
 
+Metrics = dict[str, int | float | list[int]]
 Handler = Callable[[Message, Context], Message]
 
 
@@ -86,12 +100,8 @@ def hello(message: Message, context: Context) -> RecordDict:
 @always_replies
 def train(message: Message, context: Context) -> RecordDict:
     """Test the received model on the node's own validation rows, train it, and send the update."""
-    from client_app.algorithms import ALGORITHMS
-    from client_app.algorithms.filtered import Filtered
-    from client_app.training import LocalSettings
+    from client_app.memory import Moment, recall
     from client_app.training import train as train_locally
-    from common import filters
-    from common.evaluation import evaluate as evaluate_on
     from common.params import carried, to_arrays
 
     started = time.monotonic()
@@ -101,39 +111,37 @@ def train(message: Message, context: Context) -> RecordDict:
     examples, train_rows, validation_rows = _own_data(node)
     model, device = _received_model(message, node, run)
     mine = examples.rows(train_rows)
-    metrics: dict[str, int | float | list[int]] = {"num-examples": len(mine)}
+    metrics: Metrics = {"num-examples": len(mine)}
     if run.wants_labels:  # otherwise a node keeps to itself what its data hold
         counts = np.bincount(mine.y, minlength=_integer(order["classes"]))
         metrics["label-counts"] = [int(n) for n in counts]
-    if len(validation_rows):
-        before = evaluate_on(model, examples.rows(validation_rows), device)
-        metrics |= {"loss-before": before.loss, "accuracy-before": before.accuracy}
-        metrics["validation-examples"] = before.examples
-    gradient_filter = filters.build(run.filter_settings, model)
+    metrics |= _tested(model, examples.rows(validation_rows), device)
+    algorithm, travels = _algorithm(model, run, round_)
+    store = _store(context, node, str(order[RUN]))
+    last, now = Moment(_integer(order[ERA]), _integer(order[ACCEPTED])), Moment(_integer(order[ERA]), round_)
+    remembered, lost = recall(store, last) if algorithm.remembers else ({}, False)
     trained = train_locally(
         model,
         mine,
-        Filtered(ALGORITHMS[run.algorithm](run), gradient_filter),
-        LocalSettings(
-            lr=float(str(order["learning-rate"])),
-            epochs=run.local_epochs,
-            batch_size=run.batch_size,
-            micro_batches=run.micro_batches,
-            momentum=run.momentum,
-            weight_decay=run.weight_decay,
-            clip_norm=run.clip_norm,
-            bf16=run.amp == "bf16",
-        ),
+        algorithm,
+        _settings(run, float(str(order[LEARNING_RATE]))),
         device,
         stream(run.seed, "batches", round_, node.name),
         torch_seed(run.seed, "noise", round_, node.name),
+        _on(device, _received_slots(message, travels)),
+        _on(device, remembered),
     )
+    if algorithm.remembers:
+        after = {slot: to_arrays(x) for slot, x in trained.finish.memory.items()}
+        store.save(now, {**remembered, **after}, keep=last)
+        metrics[MEMORY_LOST] = int(lost)
     metrics |= {"steps": trained.steps, "train-loss": trained.loss, "seconds": time.monotonic() - started}
     return RecordDict(
         {
-            UPDATE: pack(to_arrays(trained.update)),
+            UPDATE: pack(travels.encode_update(to_arrays(trained.update))),
             BUFFERS: pack(to_arrays(carried(model))),
             METRICS: MetricRecord({**metrics}),
+            **{f"{REPORT}{slot}": pack(to_arrays(x)) for slot, x in trained.finish.report.items()},
         }
     )
 
@@ -203,6 +211,71 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
     load_into(carried(model), unpack(content.array_records[BUFFERS]))
     device = resolve(node.device or run.device)
     return model.to(device), device
+
+
+def _tested(model: "nn.Module", rows: Examples, device: "torch.device") -> Metrics:
+    """What the received model is worth on the node's own validation rows; nothing without any."""
+    from common.evaluation import evaluate as evaluate_on
+
+    if not len(rows):
+        return {}
+    before = evaluate_on(model, rows, device)
+    return {
+        "loss-before": before.loss,
+        "accuracy-before": before.accuracy,
+        "validation-examples": before.examples,
+    }
+
+
+def _algorithm(model: "nn.Module", run: RunConfig, round_: int) -> "tuple[Algorithm, Traffic]":
+    from client_app import algorithms
+    from common import filters
+    from common.params import trainable
+    from common.traffic import traffic
+
+    shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
+    own = run.filter_settings
+    travels = traffic(run, shapes, set(filters.filtered_names(own, model)), round_)
+    phi, fft = filters.build(own, model), filters.build(replace(own, kind="fft"), model)
+    return algorithms.build(run, algorithms.Tools(phi, fft, travels.project)), travels
+
+
+def _settings(run: RunConfig, learning_rate: float) -> "LocalSettings":
+    from client_app.training import LocalSettings
+
+    return LocalSettings(
+        lr=learning_rate,
+        epochs=run.local_epochs,
+        batch_size=run.batch_size,
+        micro_batches=run.micro_batches,
+        momentum=run.momentum,
+        weight_decay=run.weight_decay,
+        clip_norm=run.clip_norm,
+        bf16=run.amp == "bf16",
+    )
+
+
+def _received_slots(message: Message, travels: "Traffic") -> "NamedSlots":
+    return {
+        name.removeprefix(SLOT): travels.decode_slot(unpack(record))
+        for name, record in message.content.array_records.items()
+        if name.startswith(SLOT)
+    }
+
+
+def _store(context: Context, node: NodeConfig, run: str) -> "Store":
+    from client_app.memory import ContextStore, DiskStore
+
+    return DiskStore.of(Path(node.state) / "memory", run, node.name) if node.state else ContextStore(context)
+
+
+def _on(device: "torch.device", slots: "NamedSlots") -> "Slots":
+    import torch
+
+    return {
+        slot: {name: torch.tensor(x, device=device) for name, x in arrays.items()}
+        for slot, arrays in slots.items()
+    }
 
 
 def _integer(value: object) -> int:

@@ -5,14 +5,14 @@
     3 filter g                                 7 weight decay, coupled, never filtered
     4 mixing of the rule (server momentum)     8 momentum buffer and step
 
-Stages 3 to 5 are the rule's (``client_app.algorithms``); 7 and 8 are PyTorch's SGD. The order
+Stages 1 to 5 are the algorithm's (``client_app.algorithms``); 7 and 8 are PyTorch's SGD. The order
 matters: clipping before the filter would let the removed band eat the budget, and weight decay must
 not be filtered.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from client_app.algorithms.rule import LocalContext, LocalRule
+from client_app.algorithms.rule import Algorithm, Finish, LocalContext, Slots
 from common.batches import to_tensors
 from common.datasets import Examples
 from common.errors import SpecfedError
@@ -50,42 +50,87 @@ class LocalSettings:
 class Trained:
     """What came out of one node's round."""
 
-    update: Params  # trained minus received parameters
+    update: Params  # trained minus received parameters, filtered if the run filters what is sent
     steps: int  # optimiser steps really taken
     loss: float  # mean over the steps, each at the parameters it started from
+    finish: Finish = field(default_factory=Finish)
+    first: Params = field(default_factory=dict)  # the first step's data gradient, if it was asked for
 
 
 def train(
     model: nn.Module,
     data: Examples,
-    rule: LocalRule,
+    algorithm: Algorithm,
     settings: LocalSettings,
     device: torch.device,
     order: np.random.Generator,
     noise_seed: int,
+    broadcast: Slots | None = None,
+    memory: Slots | None = None,
+    keep_first: bool = False,
 ) -> Trained:
     """Train ``model`` in place on ``data`` and return its update.
 
     ``order`` shuffles the rows, ``noise_seed`` drives dropout; the same of both give the same bits on one
-    kind of CPU. The last batch of an epoch may be smaller. Raises Diverged when a loss is not finite, and
-    ValueError for no data or nothing to train.
+    kind of CPU. The last batch of an epoch may be smaller. ``broadcast`` and ``memory`` are the server's and
+    the node's slots, on ``device``. Raises Diverged when a loss is not finite, and ValueError for no data or
+    nothing to train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
     w = trainable(model)
     if not w:
         raise ValueError("the model has an empty parameter list: nothing in it takes a gradient")
-    ctx = LocalContext(anchor=copy_of(w), lr=settings.lr)
+    counts = torch.from_numpy(np.bincount(data.y, minlength=data.classes)).to(device)
+    ctx = LocalContext(copy_of(w), settings.lr, broadcast or {}, memory or {}, counts)
     velocity: dict[str, Tensor] = {}
     losses: list[Tensor] = []
+    first: Params = {}
     model.train()
     with _own_noise(noise_seed, device):
+
+        def all_rows() -> Params:
+            return algorithm.sites.gradient(full_gradient(model, data, algorithm, settings, ctx, device))
+
+        ctx = _with_memory(ctx, algorithm.rule.begin(all_rows, ctx))
         for rows in batches(len(data), settings, order):
-            model.zero_grad()
-            losses.append(_backward(model, data, rows, settings, device))
-            _step(w, rule, ctx, settings, velocity)
-    loss = _mean_loss(losses)
-    return Trained(sub(copy_of(w), ctx.anchor), steps=len(losses), loss=loss)
+            backward = _Backward(model, data, rows, algorithm, settings, ctx, device)
+            loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
+            losses.append(loss)
+            if keep_first and len(losses) == 1:
+                first = copy_of(g)
+            direction = algorithm.rule.direction(algorithm.sites.gradient(g), w, ctx)
+            ctx = _with_memory(ctx, algorithm.ascent.after_step(offset, direction, ctx))
+            _step(w, direction, settings, velocity, decays=algorithm.rule.decays)
+    mean_loss = _mean_loss(losses)
+    trained = copy_of(w)
+    finish = algorithm.finish(trained, len(losses), ctx)
+    update = algorithm.sites.sent(sub(trained, ctx.anchor))
+    return Trained(update, len(losses), mean_loss, finish, first)
+
+
+def full_gradient(
+    model: nn.Module,
+    data: Examples,
+    algorithm: Algorithm,
+    settings: LocalSettings,
+    ctx: LocalContext,
+    device: torch.device,
+) -> Params:
+    """The gradient of the mean loss over all rows, where the model is now; its buffers stay as they are.
+
+    With BatchNorm each batch is normalised by itself, as in training.
+    """
+    total: Params = {}
+    with _kept_buffers(model):
+        for start in range(0, len(data), settings.batch_size):
+            rows = np.arange(start, min(start + settings.batch_size, len(data)))
+            _, g = _Backward(model, data, rows, algorithm, settings, ctx, device)()
+            share = len(rows) / len(data)
+            total = {name: total[name] + share * x if name in total else share * x for name, x in g.items()}
+    model.zero_grad()
+    # A parameter that no batch reached has a gradient of zero.
+    return {name: total.get(name, torch.zeros_like(p)) for name, p in ctx.anchor.items()}
 
 
 def batches(rows: int, settings: LocalSettings, order: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -96,28 +141,99 @@ def batches(rows: int, settings: LocalSettings, order: np.random.Generator) -> I
             yield shuffled[start : start + settings.batch_size]
 
 
-def _backward(
-    model: nn.Module, data: Examples, rows: NDArray[np.int64], settings: LocalSettings, device: torch.device
-) -> Tensor:
-    """Leave the gradient of the batch's mean loss in the parameters' ``grad``; return that loss."""
-    losses = []
-    pieces = min(settings.micro_batches, len(rows))
-    for piece in np.array_split(rows, pieces) if pieces > 1 else [rows]:
-        x, y = to_tensors(data, piece, device)
-        with torch.autocast(device.type, dtype=torch.bfloat16) if settings.bf16 else nullcontext():
-            loss = nn.functional.cross_entropy(model(x), y) * (len(piece) / len(rows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach().float())
-    return reduce(torch.add, losses)
+@dataclass(frozen=True)
+class _Backward:
+    """The gradient of one batch's mean loss, at the parameters that the model has when it is called."""
+
+    model: nn.Module
+    data: Examples
+    rows: NDArray[np.int64]
+    algorithm: Algorithm
+    settings: LocalSettings
+    ctx: LocalContext
+    device: torch.device
+
+    def __call__(self) -> tuple[Tensor, Params]:
+        """The loss and the gradient, by name; parameters that took no part are left out."""
+        self.model.zero_grad()
+        losses = []
+        pieces = min(self.settings.micro_batches, len(self.rows))
+        for piece in np.array_split(self.rows, pieces) if pieces > 1 else [self.rows]:
+            x, y = to_tensors(self.data, piece, self.device)
+            half = self.settings.bf16
+            with torch.autocast(self.device.type, dtype=torch.bfloat16) if half else nullcontext():
+                loss = self.algorithm.loss(self.model(x), y, self.ctx) * (len(piece) / len(self.rows))
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach().float())
+        w = trainable(self.model)
+        return reduce(torch.add, losses), {name: p.grad for name, p in w.items() if p.grad is not None}
+
+
+def _data_gradient(
+    backward: _Backward, w: Params, algorithm: Algorithm, ctx: LocalContext
+) -> tuple[Tensor, Params, Params | None]:
+    """The loss at ``w``, the gradient where the ascent takes it, and the offset from ``w``, if any.
+
+    Of two passes the first is the one that normalisation statistics learn from; the second sees the same
+    dropout. The loss of an ascent that needs one pass alone is the loss at the offset.
+    """
+    ascent, sites = algorithm.ascent, algorithm.sites
+    if ascent.blind:
+        offset = ascent.offset({}, w, ctx)
+        if offset is None:
+            return *backward(), None
+        offset = sites.perturbation(offset)
+        with _moved(w, offset):
+            return *backward(), offset
+    noise = _noise_state(backward.device)
+    loss, g = backward()
+    offset = ascent.offset(sites.ascent(g), w, ctx)
+    if offset is None:
+        return loss, g, None
+    offset = sites.perturbation(offset)
+    g = copy_of(g)  # the second pass may use the same memory
+    with _moved(w, offset), _kept_buffers(backward.model):
+        _set_noise_state(noise, backward.device)
+        _, ahead = backward()
+    return loss, ascent.blend(g, ahead), offset
+
+
+def _with_memory(ctx: LocalContext, slots: Slots) -> LocalContext:
+    return replace(ctx, memory={**ctx.memory, **slots}) if slots else ctx
+
+
+@contextmanager
+def _moved(w: Params, offset: Params) -> Iterator[None]:
+    """The parameters at ``w + offset`` meanwhile, and then exactly where they were."""
+    saved = {name: w[name].detach().clone() for name in offset}
+    with torch.no_grad():
+        for name, e in offset.items():
+            w[name].add_(e)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, x in saved.items():
+                w[name].copy_(x)
+
+
+@contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """The model's buffers (normalisation statistics) as they were, whatever forward passes do."""
+    saved = [(b, b.clone()) for b in model.buffers()]
+    try:
+        yield
+    finally:
+        for b, x in saved:
+            b.copy_(x)
 
 
 def _step(
-    w: Params, rule: LocalRule, ctx: LocalContext, settings: LocalSettings, velocity: dict[str, Tensor]
+    w: Params, direction: Params, settings: LocalSettings, velocity: dict[str, Tensor], decays: bool
 ) -> None:
     """One step of SGD in place. ``velocity`` holds the momentum buffers, by name."""
-    g = {name: p.grad for name, p in w.items() if p.grad is not None}
-    for name, d in rule.direction(g, w, ctx).items():
-        w[name].grad = d
+    for name, p in w.items():
+        p.grad = direction.get(name)
     if settings.clip_norm > 0:
         nn.utils.clip_grad_norm_(w.values(), settings.clip_norm)
     moving = {name: (p, p.grad) for name, p in w.items() if p.grad is not None}
@@ -129,7 +245,7 @@ def _step(
             [p for p, _ in moving.values()],
             [d for _, d in moving.values()],
             buffers,
-            weight_decay=settings.weight_decay,
+            weight_decay=0.0 if decays else settings.weight_decay,
             momentum=settings.momentum,
             lr=settings.lr,
             dampening=0.0,
@@ -159,3 +275,14 @@ def _own_noise(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def _noise_state(device: torch.device) -> list[Tensor]:
+    states = [torch.default_generator.get_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_noise_state(states: list[Tensor], device: torch.device) -> None:
+    torch.default_generator.set_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

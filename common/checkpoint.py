@@ -2,8 +2,8 @@
 
 ``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors``,
 ``optimizer.safetensors`` (the server optimiser's arrays, often none), ``personal.safetensors`` (models that
-belong to single nodes, mostly none) and ``state.json``. It is written under another name, flushed to the
-disk and renamed. No pickle.
+belong to single nodes, mostly none), ``shared.safetensors`` (what the algorithm keeps on the server, mostly
+nothing) and ``state.json``. It is written under another name, flushed to the disk and renamed. No pickle.
 """
 
 import json
@@ -19,7 +19,7 @@ from common.errors import DataError
 from common.ledger import to_json
 from common.params import Arrays
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Checkpoint:
     state: dict[str, Any]  # JSON
     optimizer: Arrays = field(default_factory=dict)
     personal: Arrays = field(default_factory=dict)  # "<node>/<parameter>"
+    shared: Arrays = field(default_factory=dict)  # "<slot>/<parameter>"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -44,6 +45,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     save_arrays(partial / "buffers.safetensors", checkpoint.buffers)
     save_arrays(partial / "optimizer.safetensors", checkpoint.optimizer)
     save_arrays(partial / "personal.safetensors", checkpoint.personal)
+    save_arrays(partial / "shared.safetensors", checkpoint.shared)
     meta = {"format": FORMAT, "round": checkpoint.round, "state": checkpoint.state}
     _write(partial / "state.json", to_json(meta).encode())
     shutil.rmtree(final, ignore_errors=True)
@@ -63,11 +65,11 @@ def load_latest(folder: Path) -> Checkpoint:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
-        model, buffers, optimizer, personal = (
+        model, buffers, optimizer, personal, shared = (
             load_arrays(latest / f"{part}.safetensors")
-            for part in ("model", "buffers", "optimizer", "personal")
+            for part in ("model", "buffers", "optimizer", "personal", "shared")
         )
-        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer, personal)
+        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer, personal, shared)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
 

@@ -7,12 +7,12 @@ ones. Nothing below ``server_app`` and ``client_app`` sees this object: they han
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import ConfigError, nearest
-from common.filter_settings import FilterSettings, Kind
+from common.filter_settings import NATURAL, FilterSettings, Kind
 
 Value = str | int | float | bool
 
@@ -24,9 +24,18 @@ Negative = Annotated[float, Field(lt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
+_SITE = "(gradient|ascent|perturbation|sent)"
+SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
+
+# Algorithms whose server reads nodes' mean directions off their updates, which local momentum would inflate.
+_READS_STEPS = {"scaffold", "fedcm", "fedvssam", "ssf", "mofedsam", "fedgamma", "feddc"}
+# Algorithms that fix the server's step themselves.
+_OWN_STEP = {"feddyn", "fedspeed", "fedsmoo", "feddc"}
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
+    """Flat keys in kebab-case, each with its range. A subclass says which ones."""
+
     model_config = ConfigDict(
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
@@ -35,6 +44,8 @@ class _Checked(BaseModel):
         strict=True,
         frozen=True,
     )
+
+    hint: ClassVar[str] = "'specfed config' lists all keys."
 
     @classmethod
     def read(cls, values: Mapping[str, Value], source: str) -> Self:
@@ -46,7 +57,7 @@ class _Checked(BaseModel):
         known = {field.replace("_", "-") for field in cls.model_fields}
         for key in values:
             if key not in known:
-                raise ConfigError(f'unknown key "{key}" in {source}. {_hint(key, known)}')
+                raise ConfigError(f'unknown key "{key}" in {source}. {nearest(key, known) or cls.hint}')
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -57,7 +68,7 @@ class _Checked(BaseModel):
         return self.model_dump(by_alias=True)
 
 
-class RunConfig(_Checked):
+class RunConfig(Checked):
     """What one run does, for all its nodes. A node's own data is never part of it."""
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
@@ -72,8 +83,58 @@ class RunConfig(_Checked):
     model: str = Field("cnn5", description="mlp4, cnn5, resnet20, or module:function")
     head: str = Field("", description="name of the head's weight; empty finds it by its shape")
 
-    algorithm: Literal["fedavg", "fedprox"] = Field("fedavg", description="the nodes' local rule")
+    algorithm: Literal[
+        "fedavg",
+        "fedprox",
+        "feddyn",
+        "scaffold",
+        "fedcm",
+        "fedsam",
+        "fedfft",
+        "fedvssam",
+        "ssf",
+        "mofedsam",
+        "fedgamma",
+        "fedspeed",
+        "fedsmoo",
+        "fedlesam",
+        "feddc",
+        "fedlc",
+    ] = Field("fedavg", description="the nodes' local algorithm")
     prox_mu: NotNegative = Field(0.01, description="FedProx's pull towards the global model")
+    dyn_alpha: Positive = Field(0.1, description="FedDyn's and FedSMOO's pull; 0.01 to 0.1")
+    scaffold_option: Literal["I", "II"] = Field(
+        "II", description="SCAFFOLD's control: I the full gradient, II the mean step"
+    )
+    mix: Share = Field(0.1, description="FedCM, MoFedSAM, FedVSSAM: share of a node's own gradient in a step")
+    warm_start: bool = Field(False, description="FedCM, MoFedSAM: the first round without momentum")
+    sam_rho: NotNegative = Field(0.05, description="length of the perturbation in all SAM algorithms")
+    sam_adaptive: bool = Field(False, description="ASAM's perturbation in FedSAM, MoFedSAM, FedGAMMA, FedFFT")
+    fft_renorm: bool = Field(False, description="FedFFT: restore the perturbation's length after the filter")
+    vssam_reuse: bool = Field(False, description="FedVSSAM: look along the last step, one gradient a step")
+    vssam_direction: Literal["global", "control"] = Field(
+        "global", description="FedVSSAM's direction: the server's momentum, or SCAFFOLD's correction"
+    )
+    speed_mu: Positive = Field(0.1, description="FedSpeed's pull, 1 / lambda")
+    speed_share: Share = Field(1.0, description="FedSpeed: share of the gradient at the perturbation")
+    speed_normalise: bool = Field(True, description="FedSpeed: perturbation of fixed length, as released")
+    dc_alpha: Positive = Field(0.01, description="FedDC's penalty on drift")
+    duals: Literal["all", "participants"] = Field(
+        "all", description="FedSpeed, FedDC: whose duals move the model; participants sends twice as much"
+    )
+    lesam_rule: Literal["fedavg", "scaffold", "feddyn"] = Field(
+        "fedavg", description="FedLESAM's step; scaffold is FedLESAM-S, feddyn FedLESAM-D"
+    )
+    lc_tau: NotNegative = Field(1.0, description="FedLC: strength of the calibration; 0 is none")
+    lc_paper_loss: bool = Field(False, description="FedLC: the paper's loss, which has no lower bound")
+    ssf_projector: Literal["matrix", "coordinate", "spectral"] = Field(
+        "matrix", description="SSF's subspace: of rows or columns, elements, or frequencies"
+    )
+    ssf_rank: Share = Field(0.25, description="SSF: the subspace's share of each tensor's dimensions")
+    ssf_refresh: Count = Field(1, description="SSF: rounds that a subspace is kept")
+    uplink: Literal["full", "kept-bins"] = Field(
+        "full", description="kept-bins: nodes do not send the bins that filter=fft removes"
+    )
     filter: Kind = Field("fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none")
     filter_ratio: Decay = Field(0.05, description="share of the lowest frequencies that is removed")
     filter_kernel: Annotated[int, Field(ge=0, le=100_001)] = Field(
@@ -88,6 +149,9 @@ class RunConfig(_Checked):
     )
     filter_layers: str = Field(
         "auto", description="auto, all, or patterns of tensor names, those after a ! left out"
+    )
+    filter_sites: Annotated[str, Field(pattern=SITES_PATTERN)] = Field(
+        "gradient", description="what is filtered: any of gradient, ascent, perturbation, sent"
     )
     filter_min_ndim: Annotated[int, Field(ge=0, le=8)] = Field(
         1, description="filter tensors of at least so many axes; 2 leaves biases and norms alone"
@@ -214,6 +278,18 @@ class RunConfig(_Checked):
             raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
+        if self.momentum and self._reads_steps:
+            raise ValueError(
+                f"momentum ({self.momentum}) takes an algorithm that does not read steps off updates; "
+                f"got {self.algorithm}"
+            )
+        if self.algorithm in _OWN_STEP and (self.server_optimizer, self.server_learning_rate) != ("sgd", 1.0):
+            raise ValueError(
+                f"{self.algorithm} takes server-optimizer=sgd and server-learning-rate=1; "
+                f"got {self.server_optimizer} and {self.server_learning_rate}"
+            )
+        if self.uplink == "kept-bins":
+            self._low_bins_stay()
         self._only_with("shapfed", "personalise", self.personalise, "off")
         self._only_with("cgsv", "reward-beta", self.reward_beta, 0)
         if (self.weighting == "fedlaw") != bool(self.proxy_data):
@@ -221,6 +297,36 @@ class RunConfig(_Checked):
                 f'weighting=fedlaw and proxy-data go together; got {self.weighting} and "{self.proxy_data}"'
             )
         return self
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The filter sites, one by one."""
+        return tuple(self.filter_sites.split(","))
+
+    @property
+    def traffic(self) -> str:
+        """How updates travel (``common.traffic``)."""
+        return "subspace" if self.algorithm == "ssf" else self.uplink
+
+    @property
+    def _reads_steps(self) -> bool:
+        return self.algorithm in _READS_STEPS or (
+            self.algorithm == "fedlesam" and self.lesam_rule == "scaffold"
+        )
+
+    def _low_bins_stay(self) -> None:
+        """Refuse settings with which an update may have low bins."""
+        got = (self.filter, "gradient" in self.sites, self.weight_decay == 0, self.algorithm != "ssf")
+        if self.filter_keep_dc or self.filter_order != NATURAL:
+            raise ValueError(
+                "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got "
+                f"{str(self.filter_keep_dc).lower()} and {self.filter_order}"
+            )
+        if got != ("fft", True, True, True):
+            raise ValueError(
+                "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; got "
+                f"{self.filter} on {self.filter_sites}, {self.weight_decay} and {self.algorithm}"
+            )
 
     def _only_with(self, weighting: str, key: str, value: Value, off: Value) -> None:
         """Refuse a ``key`` that is not ``off`` unless this weighting's scores weigh."""
@@ -231,7 +337,7 @@ class RunConfig(_Checked):
             )
 
 
-class NodeConfig(_Checked):
+class NodeConfig(Checked):
     """What a site says of itself. It stays on the site; a run cannot change it."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
@@ -248,10 +354,9 @@ class NodeConfig(_Checked):
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
         0, description="CPU threads of a training process; 0 leaves it to the run"
     )
-
-
-def _hint(key: str, known: set[str]) -> str:
-    return nearest(key, known) or "'specfed config' lists all keys."
+    state: str = Field(
+        "", description="folder for what algorithms remember between rounds; empty keeps it in the SuperNode"
+    )
 
 
 def _sentence(error: ValidationError, source: str) -> str:

@@ -5,9 +5,12 @@ direction   record                 content
 ==========  =====================  =============================================================
 to a node   ``arrays``             the global model's parameters, by name
             ``buffers``            its buffers (BatchNorm statistics and the like), by name
-            ``config``             round, learning rate, input shape, classes, the node's name
-from a node ``update``             trained minus received parameters, by name
+            ``slot.NAME``          what the algorithm broadcasts beside them (``common.slots``)
+            ``config``             run, round, learning rate, input shape, classes; era and round of the
+                                   node's last accepted reply
+from a node ``update``             trained minus received parameters, by name; or coordinates of it
             ``buffers``            its buffers after training
+            ``report.NAME``        what the algorithm reports beside them
             ``metrics``            ``num-examples``, ``steps``, losses, seconds, drift numbers
 ==========  =====================  =============================================================
 
@@ -26,6 +29,9 @@ from common.ledger import NodeCard
 from common.params import Arrays
 
 ARRAYS, BUFFERS, CONFIG, UPDATE, METRICS, CARD = "arrays", "buffers", "config", "update", "metrics", "card"
+SLOT, REPORT = "slot.", "report."  # before a slot's name
+ERA, ACCEPTED, LEARNING_RATE, RUN = "era", "accepted", "learning-rate", "run"  # of the config record
+MEMORY_LOST = "memory-lost"  # metric of a node that does not have what its last accepted reply left
 HELLO = "query.hello"
 ERROR_CODE = 100  # ours; Flower's own are below
 
@@ -86,12 +92,19 @@ def _location(error: Exception) -> str:
 
 
 __all__ = [
+    "ACCEPTED",
     "ARRAYS",
     "BUFFERS",
     "CARD",
     "CONFIG",
+    "ERA",
     "HELLO",
+    "LEARNING_RATE",
+    "MEMORY_LOST",
     "METRICS",
+    "REPORT",
+    "RUN",
+    "SLOT",
     "UPDATE",
     "ArrayRecord",
     "ConfigRecord",

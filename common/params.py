@@ -44,6 +44,17 @@ def scale(factor: float, a: Params) -> Params:
     return {name: factor * x for name, x in a.items()}
 
 
+def length(a: Params) -> Tensor:
+    """The L2 norm over all tensors together, a scalar on their device; 0 for no tensors."""
+    return nn.utils.get_total_norm(list(a.values()))
+
+
+def to_radius(rho: float, a: Params) -> Params:
+    """``rho a / ||a||``, the norm over all tensors together; zeros stay zeros."""
+    factor = rho / length(a).clamp(min=1e-12)
+    return {name: factor * x for name, x in a.items()}
+
+
 def copy_of(a: Mapping[str, Tensor]) -> Params:
     """The same values in memory of their own, cut off from any graph."""
     return {name: x.detach().clone() for name, x in a.items()}
@@ -60,6 +71,20 @@ def load_into(target: Mapping[str, Tensor], arrays: Arrays) -> None:
         for name, tensor in target.items():
             # Not np.ascontiguousarray, which gives an array without axes one.
             tensor.copy_(torch.from_numpy(np.asarray(arrays[name], order="C")))
+
+
+def flat(groups: Mapping[str, Arrays]) -> Arrays:
+    """``group -> name -> array`` as ``<group>/<name> -> array``. A group's name holds no slash."""
+    return {f"{group}/{name}": x for group, arrays in groups.items() for name, x in arrays.items()}
+
+
+def nested(arrays: Arrays) -> dict[str, Arrays]:
+    """What ``flat`` was made from."""
+    groups: dict[str, Arrays] = {}
+    for key, x in arrays.items():
+        group, _, name = key.partition("/")
+        groups.setdefault(group, {})[name] = x
+    return groups
 
 
 def norm(arrays: Arrays) -> float:

@@ -10,10 +10,11 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -41,7 +42,9 @@ from common.messages import (
     ARRAYS,
     BUFFERS,
     CONFIG,
+    LEARNING_RATE,
     METRICS,
+    RUN,
     ArrayRecord,
     ConfigRecord,
     Context,
@@ -52,6 +55,7 @@ from common.messages import (
     unpack,
 )
 from common.params import Arrays, carried, load_into, to_arrays, trainable
+from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.folder import RunFolder, load_state, open_folder
 from server_app.proxy import proxy_losses
@@ -177,6 +181,7 @@ class _Run:
             self.rounds_done,
             rank_test,
             free_rider_test=FreeRiderTest(self.config.free_rider_z, self.config.free_rider_share),
+            traffic=self._traffic(model),
         )
         model.to(self.device)
 
@@ -280,10 +285,23 @@ class _Run:
         ]
         return _pooled([_told(m, "accuracy", "loss", "num-examples") for m in metrics])
 
+    def _traffic(self, model: nn.Module) -> Callable[[int], Traffic]:
+        """How updates of this model travel in each round; made once a round."""
+        shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
+        config = self.config
+        changed = filters.filtered_names(config.filter_settings, model)
+        return lru_cache(maxsize=1)(lambda number: traffic(config, shapes, set(changed), number))
+
     def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
         rate = self.config.learning_rate * self.config.lr_decay ** (number - 1)
         return ConfigRecord(
-            {"round": number, "learning-rate": rate, "input-shape": list(shape), "classes": classes}
+            {
+                RUN: self.folder.path.name,
+                "round": number,
+                LEARNING_RATE: rate,
+                "input-shape": list(shape),
+                "classes": classes,
+            }
         )
 
     def _header(self, model: nn.Module, head: models.Head, cards: tuple[NodeCard, ...]) -> Header:

@@ -24,7 +24,7 @@ from common import checkpoint
 from common.config import RunConfig
 from common.errors import ConfigError, DataError
 from common.ledger import LedgerWriter, RoundRecord, rewind, to_json
-from common.params import Arrays
+from common.params import Arrays, flat, nested
 from strategies.flower import StrategyState
 from strategies.free_rider import History
 from strategies.recipe import RecipeState
@@ -52,10 +52,19 @@ class RunFolder:
             "scorer": asdict(state.recipe.scorer),
             "weights": dict(state.recipe.weights),
             "parts": dict(personal.parts),
+            "members": list(state.recipe.members),
         }
-        models = {f"{node}/{name}": x for node, model in personal.models.items() for name, x in model.items()}
-        saved = {"recipe": recipe, "history": dict(state.history), "clock": clock}
-        whole = checkpoint.Checkpoint(round_, arrays, state.buffers, saved, dict(state.recipe.step), models)
+        models = flat(personal.models)
+        saved = {
+            "recipe": recipe,
+            "history": dict(state.history),
+            "memory": {"accepted": dict(state.accepted), "era": state.era},
+            "clock": clock,
+        }
+        shared = flat({slot: dict(arrays) for slot, arrays in state.recipe.shared.items()})
+        whole = checkpoint.Checkpoint(
+            round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared
+        )
         checkpoint.save(self.path / "checkpoints", whole, keep)
         checkpoint.save_arrays(self.path / "model.safetensors", {**arrays, **state.buffers})
 
@@ -120,21 +129,20 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         scorer = TypeAdapter(ScorerState).validate_python(saved["scorer"])
         weights = TypeAdapter(dict[str, float]).validate_python(saved["weights"])
         parts = TypeAdapter(dict[str, float]).validate_python(saved["parts"])
+        members = TypeAdapter(list[str]).validate_python(saved["members"])
         history = TypeAdapter(History).validate_python(latest.state["history"])
+        accepted = TypeAdapter(dict[str, int]).validate_python(latest.state["memory"]["accepted"])
+        era = TypeAdapter(int).validate_python(latest.state["memory"]["era"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
     step = {name: np.asarray(x, dtype=np.float64) for name, x in latest.optimizer.items()}
-    recipe = RecipeState(scorer, weights, step, Personal(_by_node(latest.personal), parts))
-    return latest, StrategyState(latest.buffers, recipe, history)
-
-
-def _by_node(arrays: Arrays) -> dict[str, Arrays]:
-    """``<node>/<parameter>`` -> array as node -> parameter -> array; a node's name holds no slash."""
-    models: dict[str, Arrays] = {}
-    for name, x in arrays.items():
-        node, _, parameter = name.partition("/")
-        models.setdefault(node, {})[parameter] = x
-    return models
+    shared = {
+        slot: {name: np.asarray(x, dtype=np.float64) for name, x in xs.items()}
+        for slot, xs in nested(latest.shared).items()
+    }
+    personal = Personal(nested(latest.personal), parts)
+    recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members))
+    return latest, StrategyState(latest.buffers, recipe, history, accepted, era)
 
 
 def _events(path: Path) -> "SummaryWriter":

@@ -28,7 +28,9 @@ class Roster:
     """The nodes of a run. A node is known by its name, whatever id Flower gives it.
 
     A node that comes back under its name takes its place again. A second node under a name that is in
-    use is refused, and so is one whose data have another shape or number of classes than the run's.
+    use is refused, and so is one whose data have another shape or number of classes than the run's, and
+    one that gives itself another name than the one that its key is enrolled under. A refused node may try
+    again once it has been away.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -37,6 +39,7 @@ class Roster:
         self.news: list[Joined] = []  # since they were last taken
         self._ids: dict[str, int] = {}  # name -> node id
         self._refused: dict[int, str] = {}  # node id -> reason
+        self._barred: set[int] = set()  # ids of refused nodes that have not been away since
         self._greeted: dict[str, int] = {}  # id of an unanswered hello -> node id
 
     def gather(self, grid: Grid, min_nodes: int) -> tuple[NodeCard, ...]:
@@ -63,10 +66,13 @@ class Roster:
         that hangs must not hold up a round.
         """
         online = set(grid.get_node_ids())
-        known = set(self._ids.values()) | self._refused.keys() | set(self._greeted.values())
+        self._barred &= online
+        known = set(self._ids.values()) | self._barred | set(self._greeted.values())
         self._greet(grid, sorted(online - known))
-        for node_id, answer in self._answers(grid).items():
-            self._admit(node_id, answer, online, round_)
+        answers = self._answers(grid)
+        enrolled = {n.node_id: n.name for n in grid.get_nodes() if n.name} if answers else {}
+        for node_id, answer in answers.items():
+            self._admit(node_id, answer, online, enrolled, round_)
         return {name: node_id for name, node_id in sorted(self._ids.items()) if node_id in online}
 
     def present(self, grid: Grid, round_: int) -> dict[str, int]:
@@ -95,12 +101,15 @@ class Roster:
         come = {self._greeted.pop(r.metadata.reply_to_message_id): r for r in replies}
         return {n: _answer(r) for n, r in sorted(come.items()) if not _unavailable(r)}
 
-    def _admit(self, node_id: int, answer: Answer, online: set[int], round_: int) -> None:
+    def _admit(
+        self, node_id: int, answer: Answer, online: set[int], enrolled: dict[int, str], round_: int
+    ) -> None:
         problem, card = answer.problem, answer.card
         if card is not None:
-            problem = self._conflict(card, online, round_)
+            problem = _false_name(card.name, node_id, enrolled) or self._conflict(card, online, round_)
         if card is None or problem:
             self._refused[node_id] = problem
+            self._barred.add(node_id)
             log.warning("node refused: %s", problem)
             self.news.append(Joined(round=round_, refused=problem))
             return
@@ -129,6 +138,16 @@ class Roster:
     def _too_few(self, there: int, needed: int) -> str:
         text = f"{there} of {needed} nodes (min-nodes) were there within {self.timeout:g} s"
         return f"{text}; refused: {'; '.join(self._refused.values())}" if self._refused else text
+
+
+def _false_name(name: str, node_id: int, enrolled: dict[int, str]) -> str:
+    """What is wrong if a node's own name is not the one of its key, by node id; empty without keys."""
+    own = enrolled.get(node_id)
+    if own is not None and own != name:
+        return f'a node called "{name}" has the key enrolled as "{own}"; the two names must be the same'
+    if own is None and name in enrolled.values():
+        return f'a node called "{name}" has no enrolled key, but that name is enrolled'
+    return ""
 
 
 def _unavailable(reply: Message) -> bool:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import click
 import typer
 
-from common.config import NodeConfig, RunConfig, Value
-from common.errors import ConfigError, DataError, SpecfedError
-from specfed import __version__
+from common.config import RunConfig, Value
+from common.errors import DataError, SpecfedError
+from specfed import __version__, cli_certs, cli_deploy
+from specfed.cli_deploy import ControlAddress, Insecure, ServerConfig, TlsCa, python_path, reach
 from specfed.settings import checked, parse_overrides, read_run
 
 if TYPE_CHECKING:
     from specfed.cluster import Federation, Shares
-    from specfed.launcher import ServerTls
 
 app = typer.Typer(
     add_completion=False,
@@ -31,14 +31,13 @@ app = typer.Typer(
 
 lab = typer.Typer(help="Experiments in one process: the same apps, no network.")
 app.add_typer(lab, name="lab", no_args_is_help=True)
+app.add_typer(cli_certs.app, name="certs", no_args_is_help=True)
 reproduce = typer.Typer(help="Experiments of papers, with a table of what came out.")
 lab.add_typer(reproduce, name="reproduce", no_args_is_help=True)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of 'specfed config'.")
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Talk without encryption.")]
-TlsCa = Annotated[Path | None, typer.Option(help="Certificate of the CA that vouches for the server.")]
 Data = Annotated[str, typer.Option(help="Data that are split over the nodes.")]
 Nodes = Annotated[int, typer.Option(help="Number of nodes, at least 2.")]
 Partition = Annotated[str, typer.Option(help="How data are split: dirichlet or iid.")]
@@ -130,7 +129,7 @@ def demo(
         threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}
         environment = {"SPECFED_RUNS": str(run_folder.parent), "SPECFED_RUN_ID": run_folder.name, **threading}
         try:
-            with cluster.federation(shares.nodes, folder, environment, _python_path() | threading) as fed:
+            with cluster.federation(shares.nodes, folder, environment, python_path() | threading) as fed:
                 print(
                     f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "
                     f"gRPC on {fed.server.fleet}, {_near(run_folder)}"
@@ -143,97 +142,17 @@ def demo(
     raise typer.Exit(code)
 
 
-@app.command()
-def server(
-    host: Annotated[str, typer.Option(help="Address that nodes dial.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(help="Port that nodes dial.", min=1, max=65535)] = 9092,
-    control_host: Annotated[str, typer.Option(help="Address that runs are started at.")] = "127.0.0.1",
-    control_port: Annotated[
-        int, typer.Option(help="Port that runs are started at.", min=1, max=65535)
-    ] = 8000,
-    runs: Runs = Path("runs"),
-    state: Annotated[
-        Path | None, typer.Option(help="File in which nodes and runs survive a restart.")
-    ] = None,
-    insecure: Insecure = False,
-    tls_ca: TlsCa = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The key of the server's certificate.")] = None,
-) -> None:
-    """Start the server and stay until Ctrl-C."""
-    from specfed import cluster, launcher
-
-    tls = _server_tls(insecure, tls_ca, tls_cert, tls_key)
-    fleet, control = launcher.Address(host, port), launcher.Address(control_host, control_port)
-    if port == control_port:
-        raise ConfigError(f"--port and --control-port are both {port}; nodes and runs need a port each")
-    launcher.require_free(fleet, "--port")
-    launcher.require_free(control, "--control-port")
-    where = _writable(runs)
-    log = where / f"server-{port}.log"
-    environment = {"SPECFED_RUNS": str(where), **_python_path()}
-    with cluster.scratch() as folder:
-        database = state.resolve() if state else None
-        running = launcher.spawn_server(folder, fleet, control, tls, database, environment, log)
-        try:
-            launcher.wait_ready(running, tls)
-            print(f"specfed {__version__} · server · nodes dial {fleet} · runs are started at {control}")
-            print(f"run folders go to {where} · log {log}", flush=True)
-            running.process.popen.wait()
-            launcher.require_running(running.process)
-        finally:
-            launcher.stop([running.process])
-
-
-@app.command()
-def node(
-    server: Annotated[str, typer.Option(help="HOST:PORT of the server, its --port.")],
-    data: Annotated[str, typer.Option(help="This site's data; they stay here.")],
-    name: Annotated[str, typer.Option(help="This site's name, the same every time.")],
-    part: Annotated[str, typer.Option(help="Use only a part of the data, such as 1/3.")] = "",
-    alpha: Annotated[float, typer.Option(help="Dirichlet parameter of --part; 0 makes equal parts.")] = 0.0,
-    part_seed: Annotated[int, typer.Option(help="Seed of --part, the same on all nodes.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    validation: Annotated[float, typer.Option(help="Share of the data kept to test models on.")] = 0.1,
-    threads: Annotated[int, typer.Option(help="CPU threads for training; 0 leaves it to the run.")] = 0,
-    insecure: Insecure = False,
-    tls_ca: TlsCa = None,
-) -> None:
-    """Start this site's node and stay until Ctrl-C."""
-    from specfed import cluster, launcher
-
-    address = launcher.Address.parse(server)
-    ca = _client_ca(insecure, tls_ca)
-    config = NodeConfig.read(
-        {"name": name, "data": data, "device": device, "validation": validation, "threads": threads},
-        "the command line",
-    )
-    with cluster.scratch() as folder:
-        config, count = cluster.take_part(config, part, alpha, part_seed, folder)
-        launcher.require_fleet(address, ca)
-        print(
-            f"specfed {__version__} · node {name} · {count:,} examples of {data} · dials {address}",
-            flush=True,
-        )
-        with launcher.reserve_port() as port:
-            environment = _python_path() | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-            warm, path = launcher.spawn_warm(folder)
-            process = launcher.spawn_node(folder, address, port, config.as_dict(), ca, environment | path)
-            try:
-                process.popen.wait()
-                launcher.require_running(process)
-            finally:
-                launcher.stop([process, *warm])
+for command in (cli_deploy.server, cli_deploy.node, cli_deploy.enroll, cli_deploy.revoke, cli_deploy.nodes):
+    app.command()(command)
 
 
 @app.command()
 def run(
     arguments: Arguments = None,
-    server: Annotated[
-        str, typer.Option(help="HOST:PORT of the server, its --control-port.")
-    ] = "127.0.0.1:8000",
+    config: ServerConfig = None,
+    server: ControlAddress = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run and leave.")] = False,
-    insecure: Insecure = False,
+    insecure: Insecure = None,
     tls_ca: TlsCa = None,
 ) -> None:
     """Start a training run on a server and watch it. Ctrl-C stops it."""
@@ -241,13 +160,11 @@ def run(
     from specfed.live import records_in
     from specfed.watch import exit_code, show
 
-    address = launcher.Address.parse(server)
-    ca = _client_ca(insecure, tls_ca)
-    config = read_run(arguments or ())
-    launcher.require_control(address, ca)
+    chosen = read_run(arguments or ())
+    address, ca = reach(config, server, insecure, tls_ca)
     with cluster.scratch() as folder:
         control = launcher.Control(address, ca, folder / "control")
-        flower_run = launcher.submit(control, launcher.stage_app(folder / "app"), config.as_dict())
+        flower_run = launcher.submit(control, launcher.stage_app(folder / "app"), chosen.as_dict())
         print(f"specfed {__version__} · run {flower_run} on {address}", flush=True)
         if detach:
             return
@@ -274,6 +191,7 @@ def lab_run(
     """A run in this process, its nodes one after the other."""
     from specfed import cluster
     from specfed import lab as laboratory
+    from specfed.deployment import writable
     from specfed.watch import exit_code, show
 
     defaults: dict[str, Value] = {
@@ -288,7 +206,9 @@ def lab_run(
         cluster.try_model(config, shares)
         print(f"specfed {__version__} · lab · {nodes} nodes in this process")
         print(_dealt(data, shares, partition, alpha), flush=True)
-        code = exit_code(show(laboratory.run(config, shares.nodes, _writable(runs))), lambda: "no end line")
+        code = exit_code(
+            show(laboratory.run(config, shares.nodes, writable(runs, "--runs"))), lambda: "no end line"
+        )
     raise typer.Exit(code)
 
 
@@ -306,14 +226,42 @@ def lab_contribution_correlation(
     runs: Runs = Path("runs"),
 ) -> None:
     """Do weights follow what nodes are worth? Correlates them with the accuracy of each node alone."""
-    from specfed.reproduce import Plan, as_markdown, contribution_correlation
+    from specfed.deployment import writable
+    from specfed.experiments.correlation import as_markdown, contribution_correlation
+    from specfed.experiments.plan import Plan
 
     plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
-    folder = _writable(runs) / _run_id("contribution-correlation")
+    folder = writable(runs, "--runs") / _run_id("contribution-correlation")
     print(
         f"specfed {__version__} · lab · contribution-correlation · {seeds} seeds, {_near(folder)}", flush=True
     )
     result = contribution_correlation(plan, folder, lambda line: print(line, flush=True))
+    print(f"\n{as_markdown(result)}\n{_near(folder / 'result.md')}")
+
+
+@reproduce.command("drift")
+def lab_drift(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 20,
+    alpha: Alpha = 0.1,
+    filters: Annotated[str, typer.Option(help="Filters to compare, the first one as the base.")] = "none,fft",
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 20,
+    seeds: Annotated[int, typer.Option(help="Repetitions, with a split and a start each.")] = 3,
+    rows: Annotated[
+        int, typer.Option(help="Random training rows to use, and at most so many test rows; 0 uses all.")
+    ] = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Does filtering gradients help where nodes' data differ? Pairs of runs with and without."""
+    from specfed.deployment import writable
+    from specfed.experiments.drift import as_markdown, drift
+    from specfed.experiments.plan import Plan
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    folder = writable(runs, "--runs") / _run_id("drift")
+    print(f"specfed {__version__} · lab · drift · {seeds} seeds, {_near(folder)}", flush=True)
+    result = drift(plan, filters.split(","), folder, lambda line: print(line, flush=True))
     print(f"\n{as_markdown(result)}\n{_near(folder / 'result.md')}")
 
 
@@ -345,59 +293,6 @@ def config() -> None:
         table.add_row(name.replace("_", "-"), default or '""', field.description)
     console = Console(highlight=False)
     console.print(table, width=None if console.is_terminal else PLAIN_WIDTH, markup=False)
-
-
-# --- options -----------------------------------------------------------------------------------------
-
-
-def _server_tls(insecure: bool, ca: Path | None, cert: Path | None, key: Path | None) -> "ServerTls | None":
-    from specfed.launcher import ServerTls, require_file
-
-    files = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
-    given = {option: require_file(path, option) for option, path in files.items() if path is not None}
-    if _one_way(insecure, bool(given), "--tls-ca, --tls-cert and --tls-key"):
-        return None
-    missing = [option for option in files if option not in given]
-    if missing:
-        raise ConfigError(f"TLS also needs {' and '.join(missing)}")
-    return ServerTls(given["--tls-ca"], given["--tls-cert"], given["--tls-key"])
-
-
-def _client_ca(insecure: bool, ca: Path | None) -> Path | None:
-    from specfed.launcher import require_file
-
-    if _one_way(insecure, ca is not None, "--tls-ca"):
-        return None
-    assert ca is not None
-    return require_file(ca, "--tls-ca")
-
-
-def _one_way(insecure: bool, tls: bool, options: str) -> bool:
-    """Whether the way is the insecure one. Raises ConfigError for both ways or neither."""
-    if insecure == tls:
-        both = "both were given" if tls else "neither was given"
-        raise ConfigError(f"choose {options} for an encrypted connection, or --insecure; {both}")
-    if insecure:
-        print(
-            "warning: --insecure: nothing is encrypted, and anyone who reaches the port can take part",
-            file=sys.stderr,
-        )
-    return insecure
-
-
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--runs {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"--runs {folder} cannot be written to")
-    return folder.resolve()
-
-
-def _python_path() -> dict[str, str]:
-    """Lets a node or server import the user's own module:function from the current folder."""
-    return {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 # --- a federation on this machine --------------------------------------------------------------------

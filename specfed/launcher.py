@@ -16,31 +16,39 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
+
+from cryptography import x509
 
 from common.config import Value
 from common.errors import ConfigError, PortError, RunFailed, UnreachableError
-from specfed import launcher_warm
+from specfed import certs, launcher_warm
 from specfed.launcher_process import PARENT
 
 START_SECONDS = 60.0  # for a server to come up on a busy machine
 STOP_SECONDS = 9.0  # then a process group is killed; longer than launcher_process needs
 DIAL_SECONDS = 5.0
+DRAIN_SECONDS = 2.0
 SUBMIT_SECONDS = 120.0
+
+Relay = Callable[[str], None]  # takes a line of a process's output, in a thread of its own
 
 LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_000)  # below the ports that Linux gives to outgoing connections
 _APP_PACKAGES = ("common", "client_app", "strategies", "server_app")
 _WRAPPER = (sys.executable, "-P", "-m", "specfed.launcher_process")
 _SERVER = "specfed"  # name of the one connection in the configuration of Flower's command line
+Parting = Literal["refused", "forgotten"]  # a node never was accepted; it was, and is no more
+_PARTINGS: dict[str, Parting] = {"[code: 2004]": "refused", "terminated gracefully": "forgotten"}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TELLING = (re.compile(r"already in use|[Ee]rror:|does not"), re.compile(r"\bERROR\b"))  # first ones first
 _LOG_PREFIX = re.compile(r"^\s*(?:\S+Z )?(?:INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\])?\s*:?\s*")
@@ -85,6 +93,7 @@ class Process:
     name: str
     popen: "subprocess.Popen[bytes]"
     log: Path | None  # None: it writes to our own terminal
+    reader: threading.Thread | None = None  # hands on its output
 
     def running(self) -> bool:
         """Whether it is still there."""
@@ -96,8 +105,14 @@ class Process:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
+    def drain(self) -> None:
+        """Wait a moment for the last of its output to be handed on, after it has ended."""
+        if self.reader is not None:
+            self.reader.join(DRAIN_SECONDS)
+
     def last_words(self) -> str:
         """The last line of its log that says something."""
+        self.drain()
         text = "its output says why" if self.log is None else last_line(self.log)
         return text or f"exit code {self.popen.poll()}, and nothing in {self.log}"
 
@@ -180,11 +195,16 @@ def spawn_server(
     database: Path | None = None,
     environment: Mapping[str, str] | None = None,
     log: Path | None = None,
+    *,
+    enrolled_only: bool = False,
+    health: Address | None = None,
+    relay: Relay | None = None,
 ) -> Server:
     """Start a server; ``wait_ready`` tells when it answers. ``folder`` takes scratch files.
 
-    The ports must be free. Without ``tls`` nothing is encrypted. With ``database`` nodes and runs
-    survive a restart.
+    The ports must be free. Without ``tls`` nothing is encrypted. With ``database`` the nodes' enrolments
+    and the list of runs survive a restart; a run that is going on does not. ``enrolled_only`` needs
+    ``tls``. At ``health`` gRPC's health protocol is answered as long as the process lives.
     """
     arguments = ["--host", control.host, "--port", str(control.port), "--fleet-api-address", str(fleet)]
     arguments += ["--disable-runtime-dependency-installation"]
@@ -195,7 +215,11 @@ def spawn_server(
         arguments += ["--ssl-keyfile", str(tls.key)]
     if database is not None:
         arguments += ["--database", str(database)]
-    return Server(_spawn("server", "superlink", arguments, folder, log, environment or {}), fleet, control)
+    if enrolled_only:
+        arguments += ["--enable-supernode-auth"]
+    arguments += _health(health)
+    process = _spawn("server", "superlink", arguments, folder, log, environment or {}, relay)
+    return Server(process, fleet, control)
 
 
 def wait_ready(server: Server, tls: ServerTls | None = None) -> None:
@@ -220,16 +244,27 @@ def spawn_node(
     ca: Path | None = None,
     environment: Mapping[str, str] | None = None,
     log: Path | None = None,
+    *,
+    key: Path | None = None,
+    health: Address | None = None,
+    relay: Relay | None = None,
 ) -> Process:
     """Start a node that dials ``fleet`` until it is answered; ``online`` tells when that has happened.
 
     ``runtime_port`` is a free loopback port for the node's own processes. Without ``ca`` nothing is
-    encrypted. Without ``log`` the node writes to our own terminal.
+    encrypted. The private ``key`` tells the server which node it is. Without ``log`` and ``relay`` the node
+    writes to our own terminal. At ``health`` gRPC's health protocol is answered as long as the process lives.
     """
     arguments = ["--superlink", str(fleet), "--host", LOOPBACK, "--port", str(runtime_port)]
     arguments += ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
-    arguments += ["--node-config", node_config(config)]
-    return _spawn(str(config["name"]), "supernode", arguments, folder, log, environment or {})
+    if key is not None:
+        arguments += ["--auth-supernode-private-key", str(key)]
+    arguments += [*_health(health), "--node-config", node_config(config)]
+    return _spawn(str(config["name"]), "supernode", arguments, folder, log, environment or {}, relay)
+
+
+def _health(address: Address | None) -> list[str]:
+    return [] if address is None else ["--health-server-address", str(address)]
 
 
 def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], dict[str, str]]:
@@ -249,6 +284,13 @@ def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], di
 def online(node: Process) -> bool:
     """Whether the server has accepted the node, by the node's log."""
     return node.log is not None and "SuperNode ID" in node.log.read_text(encoding="utf-8", errors="replace")
+
+
+def parting(node: Process) -> Parting | None:
+    """Why a node that ended by itself did so, if the server sent it away."""
+    node.drain()
+    text = "" if node.log is None else node.log.read_text(encoding="utf-8", errors="replace")
+    return next((parting for sign, parting in _PARTINGS.items() if sign in text), None)
 
 
 def require_running(process: Process) -> None:
@@ -271,6 +313,7 @@ def stop(processes: Iterable[Process]) -> None:
             process.popen.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
+        process.drain()
 
 
 def node_config(config: Mapping[str, Value]) -> str:
@@ -300,7 +343,13 @@ def toml(value: Value) -> str:
 
 
 def _spawn(
-    name: str, role: str, arguments: list[str], folder: Path, log: Path | None, extra: Mapping[str, str]
+    name: str,
+    role: str,
+    arguments: list[str],
+    folder: Path,
+    log: Path | None,
+    extra: Mapping[str, str],
+    relay: Relay | None = None,
 ) -> Process:
     home = folder / "flower"
     home.mkdir(parents=True, exist_ok=True)
@@ -310,11 +359,24 @@ def _spawn(
             command,
             env={**_environment(home), PARENT: str(os.getpid()), **extra},
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
+            stdout=subprocess.PIPE if relay else output,
+            stderr=subprocess.STDOUT if output or relay else None,
             start_new_session=True,
         )
-    return Process(name, popen, log)
+    reader = None
+    if relay is not None:
+        reader = threading.Thread(target=_read, args=(popen, log, relay), daemon=True)
+        reader.start()
+    return Process(name, popen, log, reader)
+
+
+def _read(popen: "subprocess.Popen[bytes]", log: Path | None, relay: Relay) -> None:
+    """Hand on each line that a process and its own processes print, and keep it in ``log``."""
+    assert popen.stdout is not None
+    with popen.stdout as lines, (log or Path(os.devnull)).open("ab", buffering=0) as file:
+        for line in lines:
+            file.write(line)
+            relay(line.decode("utf-8", errors="replace").rstrip("\n"))
 
 
 @contextmanager
@@ -353,8 +415,11 @@ def last_line(log: Path) -> str:
 # --- reaching a server -------------------------------------------------------------------------------
 
 
-def require_fleet(address: Address, ca: Path | None) -> None:
-    """Raises UnreachableError if no server answers nodes at ``address``, encrypted if ``ca`` is given."""
+def require_fleet(address: Address, ca: Path | None) -> str:
+    """Raises UnreachableError if no server answers nodes at ``address``, encrypted if ``ca`` is given.
+
+    Returns a warning if its certificate is about to expire, else an empty text.
+    """
     import grpc
 
     if not _accepts(address, DIAL_SECONDS):
@@ -368,10 +433,13 @@ def require_fleet(address: Address, ca: Path | None) -> None:
     except grpc.FutureTimeoutError:
         how = "without TLS" if ca is None else f"with a certificate that {ca} vouches for"
         raise UnreachableError(
-            f"what listens at {address} does not speak gRPC {how}; nodes dial the server's --port"
+            certificate_problem(address, ca)
+            or f"what listens at {address} does not speak gRPC {how}; nodes dial the server's --port"
         ) from None
     finally:
         channel.close()
+    shown = None if ca is None else certificate_at(address)
+    return "" if shown is None else certs.expiry_warning(shown, f"the certificate of the server at {address}")
 
 
 def require_control(address: Address, ca: Path | None) -> None:
@@ -384,15 +452,38 @@ def require_control(address: Address, ca: Path | None) -> None:
     if not _answers(address, context):
         how = "without TLS" if ca is None else f"with a certificate that {ca} vouches for"
         raise UnreachableError(
-            f"what listens at {address} takes no runs {how}; runs go to the server's --control-port"
+            certificate_problem(address, ca)
+            or f"what listens at {address} takes no runs {how}; runs go to the server's --control-port"
         )
 
 
-def require_file(path: Path, option: str) -> Path:
-    """The path, absolute. Raises ConfigError if no readable file is there."""
-    if not (path.is_file() and os.access(path, os.R_OK)):
-        raise ConfigError(f"{option} takes a file that can be read; got {path}")
-    return path.resolve()
+def certificate_problem(address: Address, ca: Path | None) -> str:
+    """Why who trusts ``ca`` does not trust the certificate shown at ``address``; empty if that is not it."""
+    certificate = None if ca is None else certificate_at(address)
+    if ca is None or certificate is None:
+        return ""
+    what = f"the certificate of the server at {address}"
+    return (
+        certs.expiry_problem(certificate, what)
+        or certs.chain_problem([certificate], certs.read_certificates(ca), what)
+        or certs.name_problem(certificate, address.host, what)
+    )
+
+
+def certificate_at(address: Address) -> x509.Certificate | None:
+    """The certificate that a server shows, unchecked; None if it shows none."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection((address.host, address.port), DIAL_SECONDS) as raw,
+            context.wrap_socket(raw, server_hostname=address.host) as wrapped,
+        ):
+            shown = wrapped.getpeercert(binary_form=True)
+    except OSError:
+        return None
+    return x509.load_der_x509_certificate(shown) if shown else None
 
 
 def _accepts(address: Address, timeout: float) -> bool:

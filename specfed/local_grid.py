@@ -23,18 +23,19 @@ FAILED = 2  # Flower's code for an app that raised
 class LocalGrid(Grid):
     """Answers each message at once by calling the ClientApp.
 
-    ``online`` may be changed between rounds: node ids that are not in it do not answer.
+    ``online`` may be changed between rounds: node ids that are not in it do not answer. ``contexts`` holds
+    what each node is given and remembers, by node id.
     """
 
     def __init__(
         self, client_app: ClientApp, nodes: Iterable[Mapping[str, Value]], run: Mapping[str, Value]
     ) -> None:
         self._client_app = client_app
-        self._contexts = {
+        self.contexts = {
             node_id: Context(SERVER_ID, node_id, dict(node), RecordDict(), dict(run))
             for node_id, node in enumerate(nodes, start=SERVER_ID + 1)
         }
-        self.online = set(self._contexts)
+        self.online = set(self.contexts)
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count(1)
 
@@ -81,7 +82,7 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         try:
-            return self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            return self._client_app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:  # as a SuperNode does: whatever an app raises becomes an error reply
             return Message(Error(FAILED, f"{type(error)}:<'{error}'>"), reply_to=message)
 

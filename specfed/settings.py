@@ -4,11 +4,15 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from common.config import RunConfig, Value
+from common.config import Checked, RunConfig, Value
 from common.errors import ConfigError
 
+Kind = TypeVar("Kind", bound=Checked)
+
 _PLACE = "<place>"  # stands for the file or command line until it is known which of them is to blame
+EXPERIMENT = "experiment file"
 _TEXTS = {
     name.replace("_", "-") for name, field in RunConfig.model_fields.items() if isinstance(field.default, str)
 }
@@ -46,37 +50,45 @@ def read_run(words: Sequence[str], defaults: Mapping[str, Value] | None = None) 
     if len(files) > 1:
         raise ConfigError(f"one experiment file is enough; got {' and '.join(files)}")
     overrides = parse_overrides(word for word in words if "=" in word)
-    values, lines = _read_file(Path(files[0])) if files else ({}, {})
+    values, lines = read_file(Path(files[0]), EXPERIMENT) if files else ({}, {})
     places = {key: place for key, place in lines.items() if key not in overrides}
     return checked({**(defaults or {}), **values, **overrides}, places)
 
 
 def checked(values: Mapping[str, Value], places: Mapping[str, str]) -> RunConfig:
     """``RunConfig.read``, whose error names the place of the key: in a file, or the command line."""
+    return check(RunConfig, values, places)
+
+
+def check(kind: type[Kind], values: Mapping[str, Value], places: Mapping[str, str]) -> Kind:
+    """``kind.read``, whose error names the place of the key; the command line for one without a place."""
     try:
-        return RunConfig.read(values, _PLACE)
+        return kind.read(values, _PLACE)
     except ConfigError as error:
         key = re.search(r'"([^"]+)"', str(error))
         place = places.get(key[1] if key else "", "the command line")
         raise ConfigError(str(error).replace(_PLACE, place)) from None
 
 
-def _read_file(file: Path) -> tuple[dict[str, Value], dict[str, str]]:
-    """The values in an experiment file, and where each key stands in it."""
+def read_file(file: Path, kind: str) -> tuple[dict[str, Value], dict[str, str]]:
+    """The values in a flat TOML file of this kind, such as "server file", and where each key stands in it.
+
+    Raises ConfigError if it cannot be read, is not TOML or not flat.
+    """
     try:
         text = file.read_text(encoding="utf-8")
         values = tomllib.loads(text)
     except FileNotFoundError:
-        raise ConfigError(f'there is no experiment file "{file}"; settings are given as KEY=VALUE') from None
+        hint = "; settings are given as KEY=VALUE" if kind == EXPERIMENT else ""
+        raise ConfigError(f'there is no {kind} "{file}"{hint}') from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"experiment file {file} cannot be read: {error}") from None
+        raise ConfigError(f"{kind} {file} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"experiment file {file} is not TOML: {error}") from None
+        raise ConfigError(f"{kind} {file} is not TOML: {error}") from None
     tables = [key for key, value in values.items() if isinstance(value, dict | list)]
     if tables:
-        raise ConfigError(
-            f'"{tables[0]}" in {file} is a table or list; an experiment file has flat keys only'
-        )
+        article = "an" if kind == EXPERIMENT else "a"
+        raise ConfigError(f'"{tables[0]}" in {file} is a table or list; {article} {kind} has flat keys only')
     lines = {_key(line): number for number, line in enumerate(text.splitlines(), start=1)}
     return values, {key: f"{file}, line {lines[key]}" if key in lines else str(file) for key in values}
 

@@ -5,8 +5,8 @@ operator can act on; nothing is repaired, cast or guessed.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -25,11 +25,42 @@ class Schema:
     buffers: Mapping[str, Signature]
     max_examples: int
     label_classes: int | None = None  # classes that rows are counted of; None: no counts are asked for
+    reports: Mapping[str, Mapping[str, Signature]] = field(default_factory=dict)  # by slot
+    needs_steps: bool = False
 
     @classmethod
-    def of(cls, model: Arrays, buffers: Arrays, max_examples: int, label_classes: int | None = None) -> Self:
-        """The schema of replies to a broadcast of these arrays."""
-        return cls(_signatures(model), _signatures(buffers), max_examples, label_classes)
+    def of(
+        cls,
+        model: Arrays,
+        buffers: Arrays,
+        max_examples: int,
+        label_classes: int | None = None,
+        coordinates: Arrays | None = None,
+        reports: Iterable[str] = (),
+        needs_steps: bool = False,
+    ) -> Self:
+        """The schema of replies to a broadcast of these arrays.
+
+        ``coordinates`` has the shapes of an update that does not travel whole; a report always does.
+        """
+        return cls(
+            _signatures(model if coordinates is None else coordinates),
+            _signatures(buffers),
+            max_examples,
+            label_classes,
+            {slot: _signatures(model) for slot in reports},
+            needs_steps,
+        )
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a reply holds, before anybody has looked at it."""
+
+    update: Arrays
+    buffers: Arrays
+    metrics: Mapping[str, object]
+    reports: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 class Inadmissible(ValueError):
@@ -37,22 +68,45 @@ class Inadmissible(ValueError):
 
 
 def admit(
-    client: str, update: Arrays, buffers: Arrays, metrics: Mapping[str, object], schema: Schema
+    client: str, said: Said, schema: Schema, whole: Callable[[Arrays], Arrays] = lambda update: update
 ) -> Reply:
     """A reply that fits the schema, holds finite numbers only and gives believable counts.
 
-    Raises Inadmissible with the first thing that is wrong.
+    ``whole`` makes the update out of what was sent of it. Raises Inadmissible with the first thing that is
+    wrong.
     """
-    _check_arrays("update", update, schema.update)
-    _check_arrays("buffers", buffers, schema.buffers)
+    metrics = said.metrics
+    _check_arrays("update", said.update, schema.update)
+    _check_arrays("buffers", said.buffers, schema.buffers)
+    _check_slots(said.reports, schema.reports)
+    steps = metrics.get("steps", 0)
+    if schema.needs_steps and not _is_count(steps):
+        raise Inadmissible(f"steps is {steps!r}; it takes a whole number of at least 1 for this algorithm")
     examples = metrics.get("num-examples")
     if not isinstance(examples, int) or isinstance(examples, bool):
         raise Inadmissible(f"num-examples is {examples!r}; it takes a whole number")
     if not 0 < examples <= schema.max_examples:
         raise Inadmissible(f"num-examples is {examples}; it takes 1 to {schema.max_examples}")
-    said = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+    numbers = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
     labels = None if schema.label_classes is None else _label_counts(metrics, schema.label_classes)
-    return Reply(client, update, buffers, examples, said, labels)
+    update = whole(said.update)
+    known_steps = int(steps) if isinstance(steps, int) and _is_count(steps) else 0
+    return Reply(client, update, said.buffers, examples, numbers, labels, known_steps, said.reports)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53
+
+
+def _check_slots(reports: Mapping[str, Arrays], expected: Mapping[str, Mapping[str, Signature]]) -> None:
+    if reports.keys() != expected.keys():
+        raise Inadmissible(f"the reply reports {_listed(reports)}; this algorithm takes {_listed(expected)}")
+    for slot, signatures in expected.items():
+        _check_arrays(f'report "{slot}"', reports[slot], signatures)
+
+
+def _listed(slots: Iterable[str]) -> str:
+    return ", ".join(sorted(slots)) or "nothing beside the update"
 
 
 def _label_counts(metrics: Mapping[str, object], classes: int) -> tuple[int, ...]:

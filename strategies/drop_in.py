@@ -37,8 +37,8 @@ from common.messages import ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from common.models import Head
 from common.params import Arrays
 from strategies import presets
-from strategies.admission import Inadmissible
-from strategies.flower import Cohort, PollingGrid, RecipeStrategy, RoundResult, Said, StrategyState, Wire
+from strategies.admission import Inadmissible, Said
+from strategies.flower import Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState, Wire
 from strategies.recipe import Recipe
 
 log = logging.getLogger("flwr")
@@ -197,7 +197,7 @@ class DropIn(Strategy):
             self._present,
             lambda number: ConfigRecord({**self._config, "server-round": number}),
             StrategyState(buffers),
-            wire=Wire(lambda sent, buffers, order: self._ask(self._whole(sent), order), self._read),
+            wire=Wire(lambda sent: self._ask(self._whole(sent.arrays), sent.order), self._read),
         )
 
     def _split(self, model: Arrays) -> tuple[Arrays, Arrays]:
@@ -238,7 +238,7 @@ class DropIn(Strategy):
         whole = unpack(arrays[0])
         buffers = {name: x for name, x in whole.items() if name in self._buffer_names}
         update = {name: _difference(x, model.get(name)) for name, x in whole.items() if name not in buffers}
-        return update, buffers, {**metrics[0], COUNT: metrics[0].get(self.weighted_by_key)}
+        return Said(update, buffers, {**metrics[0], COUNT: metrics[0].get(self.weighted_by_key)})
 
     def _mean(self, said: Sequence[tuple[Mapping[str, float], float]]) -> MetricRecord | None:
         """The weighted mean of the finite numbers that all have in common; None if nobody said any."""

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast, final
 
 from flwr.serverapp import Grid
@@ -18,11 +18,17 @@ from flwr.serverapp.strategy import Strategy
 from common.errors import RunFailed
 from common.ledger import Flag, Status
 from common.messages import (
+    ACCEPTED,
     ARRAYS,
     BUFFERS,
     CONFIG,
+    ERA,
     ERROR_CODE,
+    LEARNING_RATE,
+    MEMORY_LOST,
     METRICS,
+    REPORT,
+    SLOT,
     UPDATE,
     ArrayRecord,
     ConfigRecord,
@@ -35,7 +41,8 @@ from common.messages import (
 from common.models import Head
 from common.params import Arrays
 from common.seeding import stream
-from strategies.admission import Inadmissible, Schema, admit
+from common.traffic import WHOLE, Traffic
+from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
@@ -81,6 +88,8 @@ class StrategyState:
     buffers: Arrays
     recipe: RecipeState = RecipeState()
     history: History = field(default_factory=dict)
+    accepted: Mapping[str, int] = field(default_factory=dict)  # client -> round of its last accepted reply
+    era: int = 0  # how often all nodes' memories had to start anew; ``accepted`` is of this era
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,18 @@ class Cohort:
 
 Present = Callable[[Grid, int], dict[str, int]]  # the round's nodes: stable name -> Flower's node id
 Order = Callable[[int], ConfigRecord]  # what a round's message says beside the tensors
+TrafficOf = Callable[[int], Traffic]  # of a round
 
-Said = tuple[Arrays, Arrays, Mapping[str, object]]  # a reply's update, buffers and metrics
+
+@dataclass(frozen=True)
+class Sent:
+    """What one node is sent in a round."""
+
+    arrays: ArrayRecord  # parameters
+    buffers: ArrayRecord
+    order: ConfigRecord
+    slots: Mapping[str, ArrayRecord] = field(default_factory=dict)
+    accepted: Mapping[str, int] = field(default_factory=dict)  # era, and round of the last accepted reply
 
 
 @dataclass(frozen=True)
@@ -117,18 +136,25 @@ class Wire:
     ``read`` raises Inadmissible, or what broken records and arrays raise, for a reply that it cannot read.
     """
 
-    ask: Callable[[ArrayRecord, Arrays, ConfigRecord], RecordDict]  # from parameters, buffers, order
+    ask: Callable[[Sent], RecordDict]
     read: Callable[[RecordDict, Arrays], Said]
 
 
-def _ask(arrays: ArrayRecord, buffers: Arrays, order: ConfigRecord) -> RecordDict:
-    return RecordDict({ARRAYS: arrays, BUFFERS: pack(buffers), CONFIG: order})
+def _ask(sent: Sent) -> RecordDict:
+    order = ConfigRecord({**sent.order, **sent.accepted})
+    slots = {f"{SLOT}{name}": record for name, record in sent.slots.items()}
+    return RecordDict({ARRAYS: sent.arrays, BUFFERS: sent.buffers, CONFIG: order, **slots})
 
 
 def _read(content: RecordDict, model: Arrays) -> Said:
+    reports = {
+        name.removeprefix(REPORT): unpack(record)
+        for name, record in content.array_records.items()
+        if name.startswith(REPORT)
+    }
     update = unpack(content.array_records[UPDATE])
     buffers = unpack(content.array_records[BUFFERS])
-    return update, buffers, dict(content.metric_records[METRICS])
+    return Said(update, buffers, dict(content.metric_records[METRICS]), reports)
 
 
 OURS = Wire(_ask, _read)  # that of ``common.messages``
@@ -150,11 +176,14 @@ class RecipeStrategy(Strategy):
         rank_test: RankTest = NO_RANK_TEST,
         wire: Wire = OURS,
         free_rider_test: FreeRiderTest = DEFAULT_TEST,
+        traffic: TrafficOf = lambda number: WHOLE,
+        extra_reports: tuple[str, ...] = (),
     ) -> None:
         self.recipe, self.head, self.cohort = recipe, head, cohort
         self.present, self.order = present, order
         self.state, self.rounds_done = state, rounds_done
         self.rank_test, self.wire, self.free_rider_test = rank_test, wire, free_rider_test
+        self.traffic, self.reports = traffic, (*recipe.rule.reports, *extra_reports)
         self.last: RoundResult | None = None
         self._turn = _Turn()
         self._failed = 0
@@ -174,10 +203,20 @@ class RecipeStrategy(Strategy):
         names = self.cohort.sample(list(nodes), number)
         model = unpack(arrays)
         sent = {name: self.recipe.send.model_for(self.state.recipe.personal, name, model) for name in names}
-        order = self.order(number)
+        order, buffers = self.order(number), pack(self.state.buffers)
+        slots = self._slots(model, number, nodes)
+        packed = {slot: pack(self.traffic(number).encode_slot(x)) for slot, x in slots.items()}
         messages = {
             name: Message(
-                self.wire.ask(arrays if sent[name] is model else pack(sent[name]), self.state.buffers, order),
+                self.wire.ask(
+                    Sent(
+                        arrays if sent[name] is model else pack(sent[name]),
+                        buffers,
+                        order,
+                        packed,
+                        {ERA: self.state.era, ACCEPTED: self.state.accepted.get(name, 0)},
+                    )
+                ),
                 nodes[name],
                 "train",
                 ttl=self.cohort.timeout,
@@ -185,8 +224,18 @@ class RecipeStrategy(Strategy):
             )
             for name in names
         }
-        self._turn = _Turn(number, started, model, sent, messages, tuple(nodes))
+        self._turn = _Turn(number, started, model, sent, messages, tuple(nodes), slots, _rate(order))
         return list(messages.values())
+
+    def _slots(self, model: Arrays, number: int, nodes: Iterable[str]) -> dict[str, Arrays]:
+        """What goes to the nodes beside the model, in its types: as they will have it after the journey."""
+        recipe = self.state.recipe
+        population = len({*recipe.members, *nodes})
+        traffic = self.traffic(number)
+        return {
+            slot: traffic.as_received({name: x.astype(model[name].dtype) for name, x in arrays.items()})
+            for slot, arrays in self.recipe.rule.broadcast(recipe.shared, population).items()
+        }
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -197,7 +246,15 @@ class RecipeStrategy(Strategy):
         """
         turn = self._turn
         classes = self.head.shape[0] if self.recipe.needs_labels else None
-        schema = Schema.of(turn.model, self.state.buffers, self.cohort.max_examples, classes)
+        schema = Schema.of(
+            turn.model,
+            self.state.buffers,
+            self.cohort.max_examples,
+            classes,
+            coordinates=self.traffic(turn.number).encode_update(turn.model),
+            reports=self.reports,
+            needs_steps=self.recipe.rule.needs_steps,
+        )
         verdicts = self._verdicts(turn, replies, schema)
         accepted = tuple(v.reply for v in verdicts if v.reply is not None)
         if len(accepted) < max(1, self.cohort.min_replies):
@@ -208,15 +265,33 @@ class RecipeStrategy(Strategy):
             self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why)
             return None, None
         self._failed = 0
-        round_ = Round(turn.number, turn.model, self.head, accepted)
+        round_ = Round(turn.number, turn.model, self.head, accepted, turn.slots, turn.learning_rate)
         recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         flags = _by_client(low, self.rank_test.look(round_))
-        self.state = StrategyState(outcome.buffers, recipe_state, history)
-        self.last = RoundResult(
-            turn.number, verdicts, turn.seconds(), outcome, flags, "; ".join(outcome.notes)
-        )
+        accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
+        state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era)
+        self.state, notes = self._without_lost_memory(state, accepted)
+        said = "; ".join((*outcome.notes, *notes))
+        self.last = RoundResult(turn.number, verdicts, turn.seconds(), outcome, flags, said)
         return pack(outcome.model), MetricRecord({"accepted": len(accepted), "sampled": len(verdicts)})
+
+    def _without_lost_memory(
+        self, state: StrategyState, accepted: Sequence[Reply]
+    ) -> tuple[StrategyState, tuple[str, ...]]:
+        """The state, started anew if a node lost what the server's sums still hold of it.
+
+        The server keeps sums alone, so it cannot take one node out of them; zeros on both sides are right.
+        """
+        lost = [reply.client for reply in accepted if reply.metrics.get(MEMORY_LOST)]
+        if not lost:
+            return state, ()
+        what = f"{', '.join(lost)} lost what it remembered of earlier rounds"
+        if not self.recipe.rule.needs_memory:
+            return state, (f"{what}; the algorithm does without",)
+        log.warning("round %d: %s: all nodes' memories start anew", self._turn.number, what)
+        anew = replace(state, recipe=replace(state.recipe, shared={}), accepted={}, era=state.era + 1)
+        return anew, (f"{what}: the algorithm's state starts anew on all nodes",)
 
     def check_quorum(self) -> None:
         """Raise RunFailed if too many rounds in a row had too few usable replies."""
@@ -257,8 +332,9 @@ class RecipeStrategy(Strategy):
             status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
             return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
         try:
-            update, buffers, metrics = self.wire.read(reply.content, self._turn.sent[client])
-            return Verdict(client, "accepted", reply=admit(client, update, buffers, metrics, schema))
+            said = self.wire.read(reply.content, self._turn.sent[client])
+            whole = self.traffic(self._turn.number).decode_update
+            return Verdict(client, "accepted", reply=admit(client, said, schema, whole))
         except Inadmissible as error:
             return Verdict(client, "quarantined", str(error))
         except KeyError as error:
@@ -278,6 +354,8 @@ class _Turn:
     sent: Mapping[str, Arrays] = field(default_factory=dict)  # what each node received
     messages: dict[str, Message] = field(default_factory=dict)
     known: tuple[str, ...] = ()
+    slots: Mapping[str, Arrays] = field(default_factory=dict)  # beside the model, to every node
+    learning_rate: float = 1.0
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
@@ -286,6 +364,11 @@ class _Turn:
 def _by_client(*found: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
     clients = sorted(set().union(*found))
     return {client: tuple(flags[client] for flags in found if client in flags) for client in clients}
+
+
+def _rate(order: ConfigRecord) -> float:
+    rate = order.get(LEARNING_RATE, 1.0)
+    return rate if isinstance(rate, float) else 1.0
 
 
 def _one_line(text: str) -> str:

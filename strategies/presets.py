@@ -30,6 +30,17 @@ from strategies.rescale import Rescale, as_sent, clipped, equal_norms, in_turn
 from strategies.reward import Broadcast, Personalised, Sparsified, same_model
 from strategies.robust import AGGREGATES
 from strategies.scorers import Discounted, Ema, RankFused, Reputation
+from strategies.server_rule import (
+    AgreedPerturbation,
+    Control,
+    MeanDirection,
+    MeanDrift,
+    MeanDual,
+    ParticipantsShift,
+    ReportedControl,
+    ServerRule,
+    Together,
+)
 from strategies.server_step import ServerStep, adagrad, adam, average, momentum, yogi
 from strategies.shrinkage import shrunk
 from strategies.signals import Signal
@@ -77,6 +88,30 @@ PRESETS: dict[str, Callable[[RunConfig, Proxy | None], Recipe]] = {
     "fedlaw": _fedlaw,
 }
 
+
+def _duals(config: RunConfig, of_all: ServerRule) -> ServerRule:
+    return of_all if config.duals == "all" else ParticipantsShift()
+
+
+SERVER_RULES: dict[str, Callable[[RunConfig], ServerRule]] = {
+    "fedavg": lambda c: ServerRule(),
+    "fedprox": lambda c: ServerRule(),
+    "feddyn": lambda c: MeanDual(c.dyn_alpha),
+    "scaffold": lambda c: Control() if c.scaffold_option == "II" else ReportedControl(),
+    "fedcm": lambda c: MeanDirection(),
+    "fedsam": lambda c: ServerRule(),
+    "fedfft": lambda c: ServerRule(),
+    "fedvssam": lambda c: MeanDirection() if c.vssam_direction == "global" else Control(),
+    "ssf": lambda c: Control(),
+    "mofedsam": lambda c: MeanDirection(),
+    "fedgamma": lambda c: Control(),
+    "fedspeed": lambda c: _duals(c, MeanDual(c.speed_mu)),
+    "fedsmoo": lambda c: Together((MeanDual(c.dyn_alpha), AgreedPerturbation(c.sam_rho))),
+    "fedlesam": lambda c: SERVER_RULES[c.lesam_rule](c),
+    "feddc": lambda c: Together((Control(), _duals(c, MeanDrift()))),
+    "fedlc": lambda c: ServerRule(),
+}
+
 OPTIMIZERS: dict[str, Callable[[RunConfig], ServerStep]] = {
     "sgd": lambda c: average(c.server_learning_rate),
     "momentum": lambda c: momentum(c.server_learning_rate, c.server_momentum),
@@ -98,6 +133,7 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
         weighting,
         rescale=in_turn(weighting.rescale, clip),
         aggregate=_aggregate(config),
+        rule=SERVER_RULES[config.algorithm](config),
         step=OPTIMIZERS[config.server_optimizer](config),
         send=_broadcast(config),
     )

@@ -1,4 +1,4 @@
-"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> step -> send.
+"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> rule -> step -> send.
 
 Famous names are recipes (``presets``).
 """
@@ -14,6 +14,7 @@ from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
 from strategies.scorers import Scorer, ScorerState, Scores
+from strategies.server_rule import GlobalState, ServerRule
 from strategies.server_step import ServerStep, StepState, average
 from strategies.signals import Signal
 from strategies.weighting import Weigh, shares
@@ -27,6 +28,8 @@ class RecipeState:
     weights: Mapping[str, float] = field(default_factory=dict)  # each client's last weight
     step: StepState = field(default_factory=dict)  # the server optimiser's arrays, by name
     personal: Personal = Personal()  # of nodes that do not receive the server's model
+    shared: GlobalState = field(default_factory=dict)  # of the server's half of the nodes' algorithm
+    members: tuple[str, ...] = ()  # all nodes ever known, by name
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Recipe:
     scorer: Scorer | None = None
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
+    rule: ServerRule = ServerRule()  # the server's half of the nodes' algorithm
     sized: bool = False  # whether the next model is multiplied by the scores' factor
     step: ServerStep = average()
     send: Broadcast = same_model
@@ -73,6 +77,8 @@ class Recipe:
         update = self.aggregate(self.rescale(round_), weights)
         if self.sized and scores is not None:
             update = resized(round_.model, update, scores.size)
+        members = tuple(sorted({*state.members, *known, *round_.clients}))
+        shared, update = self.rule.step(state.shared, round_, update, weights, len(members))
         step_state, model = self.step(state.step, round_.model, update)
         outcome = Outcome(
             model=model,
@@ -85,7 +91,8 @@ class Recipe:
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
         personal = self.send.after(state.personal, round_, weights, scorer_state, model)
-        return RecipeState(scorer_state, {**state.weights, **last}, step_state, personal), outcome
+        weighed = {**state.weights, **last}
+        return RecipeState(scorer_state, weighed, step_state, personal, shared, members), outcome
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

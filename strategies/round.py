@@ -23,6 +23,8 @@ class Reply:
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)  # what it said of itself, for the ledger
     label_counts: tuple[int, ...] | None = None  # its training rows of each class, if the run asks for them
+    steps: int = 0  # local steps it took; 0 where nobody asked
+    reports: Mapping[str, Arrays] = field(default_factory=dict)  # slots beside the update (common.slots)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Round:
     model: Arrays  # the server's parameters, which nodes received unless the recipe sends others
     head: Head
     replies: tuple[Reply, ...]
+    sent: Mapping[str, Arrays] = field(default_factory=dict)  # slots that nodes received beside the model
+    learning_rate: float = 1.0  # of the nodes, in this round
 
     def __post_init__(self) -> None:
         names = [reply.client for reply in self.replies]

@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.algorithms import ALGORITHMS
+from client_app.algorithms import ALGORITHMS, Tools
 from client_app.algorithms.fedprox import FedProx
-from client_app.algorithms.filtered import Filtered
-from client_app.algorithms.rule import LocalContext, LocalRule
+from client_app.algorithms.rule import Algorithm, LocalContext, LocalRule
 from common.config import RunConfig
-from common.filters import build, keep
+from common.filters import keep
 from common.params import Params, copy_of
 
 # f_1 = (w - 1)^2 / 2 and f_2 = (w + 2)^2, two clients of one weight.
@@ -90,25 +89,11 @@ def test_fedprox_takes_parameters_and_gives_no_graph() -> None:
     assert not d["w"].requires_grad
 
 
-def test_only_the_data_gradient_is_filtered() -> None:
-    # The mean is in the filtered band: that of the gradient goes, that of the pull stays.
-    g, w, anchor = ({"w": torch.full((40,), value)} for value in (7.0, 3.0, 1.0))
-    d = Filtered(FedProx(0.5), build("fft", 0.05, 1)).direction(g, w, LocalContext(anchor, 0.1))
-    torch.testing.assert_close(d["w"], torch.ones(40), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("rule", [LocalRule(), FedProx(0.3)])
-def test_filtered_is_the_rule_on_the_filtered_gradient(rule: LocalRule) -> None:
-    g, w, ctx = some(0), some(1), LocalContext(some(2), 0.1)
-    phi = build("fft", 0.3, 1)
-    d = Filtered(rule, phi).direction(g, w, ctx)
-    expected = rule.direction(phi(g), w, ctx)
-    assert all(torch.equal(d[name], expected[name]) for name in g)
-    unfiltered = Filtered(rule, keep).direction(g, w, ctx)
-    assert all(torch.equal(unfiltered[name], rule.direction(g, w, ctx)[name]) for name in g)
+def tools() -> Tools:
+    return Tools(phi=keep, fft=keep, project=keep)
 
 
 def test_rules_by_name_take_their_knobs_from_the_configuration() -> None:
     config = RunConfig(prox_mu=0.25)
-    assert ALGORITHMS["fedavg"](config) == LocalRule()
-    assert ALGORITHMS["fedprox"](config) == FedProx(0.25)
+    assert ALGORITHMS["fedavg"](config, tools()) == Algorithm()
+    assert ALGORITHMS["fedprox"](config, tools()) == Algorithm(FedProx(0.25))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from client_app.algorithms.fedprox import FedProx
-from client_app.algorithms.filtered import Filtered
-from client_app.algorithms.rule import LocalRule
+from client_app.algorithms.rule import Algorithm, LocalRule, Sites
 from client_app.training import Diverged, LocalSettings, Trained, batches, train
 from common.datasets import Examples
-from common.filters import build, low_bins
-from common.params import Params, carried, copy_of, trainable
+from common.filters import FftHighPass, FilterSettings, build, lift, low_bins
+from common.params import Params, ParamsFilter, carried, copy_of, trainable
 
 CPU = torch.device("cpu")
 
@@ -45,17 +44,21 @@ def mlp(seed: int = 0) -> nn.Module:
 def run(
     model: nn.Module,
     settings: LocalSettings,
-    rule: LocalRule | None = None,
+    algorithm: Algorithm | None = None,
     data: Examples | None = None,
     order: int = 5,
     noise: int = 9,
 ) -> Trained:
     data = examples() if data is None else data
-    return train(model, data, rule or LocalRule(), settings, CPU, np.random.default_rng(order), noise)
+    return train(model, data, algorithm or Algorithm(), settings, CPU, np.random.default_rng(order), noise)
 
 
-def fft(ratio: float, rule: LocalRule | None = None) -> Filtered:
-    return Filtered(rule or LocalRule(), build("fft", ratio, 1))
+def fft(ratio: float, rule: LocalRule | None = None) -> Algorithm:
+    return filtered(rule or LocalRule(), lift(FftHighPass(ratio)))
+
+
+def filtered(rule: LocalRule, phi: ParamsFilter) -> Algorithm:
+    return Algorithm(rule, sites=Sites(gradient=phi))
 
 
 def assert_equal(one: Params, other: Params) -> None:
@@ -230,19 +233,19 @@ def test_without_a_filter_the_low_bins_do_move() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "algorithm",
     [
-        FedProx(0.0),
-        Filtered(LocalRule(), build("none", 0.05, 1)),
-        Filtered(LocalRule(), build("fft", 0.0, 1)),
-        Filtered(LocalRule(), build("fft", 0.9, 5)),
-        Filtered(FedProx(0.0), build("none", 0.0, 1)),
+        Algorithm(FedProx(0.0)),
+        filtered(LocalRule(), build(FilterSettings("none"), mlp())),
+        filtered(LocalRule(), build(FilterSettings("fft", 0.0), mlp())),
+        filtered(LocalRule(), build(FilterSettings("fft", 0.9, min_ndim=5), mlp())),
+        filtered(FedProx(0.0), build(FilterSettings("none", 0.0), mlp())),
     ],
     ids=repr,
 )
-def test_a_term_that_is_off_is_fedavg(rule: LocalRule) -> None:
+def test_a_term_that_is_off_is_fedavg(algorithm: Algorithm) -> None:
     settings = dataclasses.replace(PLAIN, momentum=0.9, weight_decay=0.1, clip_norm=0.5)
-    assert_equal(run(mlp(), settings, rule).update, run(mlp(), settings).update)
+    assert_equal(run(mlp(), settings, algorithm).update, run(mlp(), settings).update)
 
 
 def test_the_same_again_gives_the_same_bits_and_another_order_others() -> None:
@@ -318,10 +321,12 @@ def odd() -> nn.Module:
 FULL = dataclasses.replace(PLAIN, momentum=0.9, weight_decay=0.1, clip_norm=1.0)
 
 
-@pytest.mark.parametrize("rule", [LocalRule(), fft(0.3), FedProx(0.5), fft(0.3, FedProx(0.5))], ids=repr)
-def test_frozen_tied_and_unused_parameters(odd: nn.Module, rule: LocalRule) -> None:
+@pytest.mark.parametrize(
+    "algorithm", [Algorithm(), fft(0.3), Algorithm(FedProx(0.5)), fft(0.3, FedProx(0.5))], ids=repr
+)
+def test_frozen_tied_and_unused_parameters(odd: nn.Module, algorithm: Algorithm) -> None:
     before = {name: x.clone() for name, x in odd.state_dict().items()}
-    update = run(odd, FULL, rule).update
+    update = run(odd, FULL, algorithm).update
     after = odd.state_dict()
     assert set(update) == {
         "first.weight",
@@ -390,10 +395,10 @@ def test_divergence_names_the_step(row: int) -> None:
     assert str(refused.value) == f"the loss became nan in local step {step}"
 
 
-@pytest.mark.parametrize("build_rule", [lambda: LocalRule(), lambda: fft(0.3)])
-def test_a_huge_learning_rate_diverges(build_rule: Callable[[], LocalRule]) -> None:
+@pytest.mark.parametrize("algorithm", [Algorithm(), fft(0.3)], ids=repr)
+def test_a_huge_learning_rate_diverges(algorithm: Algorithm) -> None:
     with pytest.raises(Diverged, match=r"the loss became (inf|nan) in local step \d+"):
-        run(mlp(), LocalSettings(lr=1e200, epochs=9, batch_size=5, momentum=0.9), build_rule())
+        run(mlp(), LocalSettings(lr=1e200, epochs=9, batch_size=5, momentum=0.9), algorithm)
 
 
 def test_no_examples_are_refused() -> None:

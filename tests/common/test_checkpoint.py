@@ -23,6 +23,7 @@ FILES = [
     "model.safetensors",
     "optimizer.safetensors",
     "personal.safetensors",
+    "shared.safetensors",
     "state.json",
 ]
 
@@ -73,7 +74,9 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     state = {"scores": {"site-ä": [0.1, 1e-300, None]}, "round": 3, "empty": {}}
     optimizer = {"variance/w": np.array([1e-300, 2.0])}
     personal = {"site-1/w": np.array([0.5], np.float32)}
-    final = save(tmp_path, Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer, personal), keep=1)
+    shared = {"control/w": np.array([1 / 3])}
+    whole = Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer, personal, shared)
+    final = save(tmp_path, whole, keep=1)
     assert final == tmp_path / "round-0007"
     assert names(final) == FILES
     back = load_latest(tmp_path)
@@ -82,6 +85,7 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     assert_same(back.buffers, {"n": np.array(3)})
     assert_same(back.optimizer, optimizer)
     assert_same(back.personal, personal)
+    assert_same(back.shared, shared)
 
 
 def test_what_was_loaded_may_be_written_to(tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [b"", b"{", b"[]", b"3", b"{}", b'{"format": 1}', b'{"format": 1, "round": "x", "state": {}}', b"\xff"],
+    [b"", b"{", b"[]", b"3", b"{}", b'{"format": 2}', b'{"format": 2, "round": "x", "state": {}}', b"\xff"],
 )
 def test_a_broken_state_is_refused(tmp_path: Path, state: bytes) -> None:
     (save(tmp_path, checkpoint(1), keep=1) / "state.json").write_bytes(state)
@@ -245,10 +249,10 @@ def test_a_broken_state_is_refused(tmp_path: Path, state: bytes) -> None:
 
 def test_another_format_is_told(tmp_path: Path) -> None:
     final = save(tmp_path, checkpoint(1), keep=1)
-    (final / "state.json").write_text('{"format": 2, "round": 1, "state": {}}')
+    (final / "state.json").write_text('{"format": 3, "round": 1, "state": {}}')
     with pytest.raises(DataError) as refused:
         load_latest(tmp_path)
-    assert str(refused.value) == f"{final} has checkpoint format 2; this version reads 1"
+    assert str(refused.value) == f"{final} has checkpoint format 3; this version reads 2"
 
 
 def test_no_checkpoint_is_told(tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_a_node_goes_round_as_well() -> None:
         ({"fraction-train": 0}, '"fraction-train" in exp.toml: input should be greater than 0; got 0.'),
         (
             {"algorithm": "fedavgg"},
-            "\"algorithm\" in exp.toml: input should be 'fedavg' or 'fedprox'; got 'fedavgg'. "
+            "\"algorithm\" in exp.toml: input should be 'fedavg', 'fedprox', 'feddyn', 'scaffold', 'fedcm', "
+            "'fedsam', 'fedfft', 'fedvssam', 'ssf', 'mofedsam', 'fedgamma', 'fedspeed', 'fedsmoo', 'fedlesam', "
+            "'feddc' or 'fedlc'; got 'fedavgg'. "
             'Did you mean "fedavg"?',
         ),
         (
@@ -142,6 +144,36 @@ def test_a_node_goes_round_as_well() -> None:
         (
             {"weighting": "cgsv", "proxy-data": "digits"},
             'weighting=fedlaw and proxy-data go together; got cgsv and "digits", in exp.toml',
+        ),
+        (
+            {"algorithm": "scaffold", "momentum": 0.9},
+            "momentum (0.9) takes an algorithm that does not read steps off updates; got scaffold, in exp.toml",
+        ),
+        (
+            {"algorithm": "fedlesam", "lesam-rule": "scaffold", "momentum": 0.9},
+            "momentum (0.9) takes an algorithm that does not read steps off updates; got fedlesam, in exp.toml",
+        ),
+        (
+            {"algorithm": "feddyn", "server-optimizer": "adam"},
+            "feddyn takes server-optimizer=sgd and server-learning-rate=1; got adam and 1.0, in exp.toml",
+        ),
+        (
+            {"uplink": "kept-bins", "weight-decay": 0.001},
+            "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
+            "got fft on gradient, 0.001 and fedavg, in exp.toml",
+        ),
+        (
+            {"uplink": "kept-bins", "filter-order": "1023"},
+            "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got false and 1023, in exp.toml",
+        ),
+        (
+            {"uplink": "kept-bins", "filter-keep-dc": True},
+            "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got true and 0123, in exp.toml",
+        ),
+        (
+            {"uplink": "kept-bins", "filter-sites": "perturbation,sent"},
+            "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
+            "got fft on perturbation,sent, 0.0 and fedavg, in exp.toml",
         ),
         ({"min-nodes": 3, "min-replies": 4}, "min-replies (4) exceeds min-nodes (3), in exp.toml"),
     ],

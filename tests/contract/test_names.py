@@ -5,20 +5,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from client_app.algorithms import ALGORITHMS
-from client_app.algorithms.filtered import Filtered
-from client_app.training import LocalSettings, train
-from common import filters
 from common.config import RunConfig
-from common.datasets import Examples
 from common.filters import FILTERS
 from common.models import MODELS
 from strategies import presets
 from strategies.fedlaw import Proxy
-from strategies.presets import OPTIMIZERS, PRESETS
+from strategies.presets import OPTIMIZERS, PRESETS, SERVER_RULES
 from strategies.recipe import RecipeState
 from strategies.robust import AGGREGATES
 from strategies.signals.alignment import VARIANTS
@@ -43,6 +37,7 @@ def choices(field: str) -> set[str]:
     ("field", "known"),
     [
         ("algorithm", ALGORITHMS),
+        ("algorithm", SERVER_RULES),
         ("filter", FILTERS),
         ("weighting", PRESETS),
         ("base_weighting", BASE),
@@ -98,20 +93,3 @@ def test_every_weighting_goes_with_every_aggregate_and_server_step(
         assert outcome.weights.sum() == pytest.approx(1) and (outcome.weights >= 0).all()
     assert all(np.isfinite(x).all() and x.dtype == np.float32 for x in model.values())
     assert all((x != start[name]).all() for name, x in model.items())
-
-
-@pytest.mark.parametrize(("algorithm", "filter_"), list(product(ALGORITHMS, FILTERS)))
-def test_every_algorithm_takes_steps_with_every_filter(algorithm: str, filter_: str) -> None:
-    config = RunConfig.model_validate({"algorithm": algorithm, "filter": filter_, "prox_mu": 0.1})
-    draw = np.random.default_rng(0)
-    data = Examples(draw.normal(size=(16, 5)).astype(np.float32), draw.integers(0, 3, 16), 3)
-    model = nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Linear(40, 3))
-    rule = Filtered(
-        ALGORITHMS[config.algorithm](config),
-        filters.build(config.filter_settings, model),
-    )
-    settings = LocalSettings(lr=0.1, batch_size=8, momentum=0.9, weight_decay=0.01, clip_norm=1.0)
-    trained = train(model, data, rule, settings, torch.device("cpu"), draw, noise_seed=0)
-    assert trained.steps == 2
-    assert np.isfinite(trained.loss)
-    assert all(x.isfinite().all() and x.any() for x in trained.update.values())

@@ -97,12 +97,12 @@ def test_separate_terminals_and_flowers_own_command(tmp_path: Path) -> None:
             )
             return ports
 
-        server = filled(command("specfed server"))
+        server = filled(command("specfed server --insecure"))
         stack.enter_context(started(server, tmp_path, "nodes dial"))
-        for line in [c for c in commands() if c.startswith("specfed node")]:
+        for line in [c for c in commands() if c.startswith("specfed node --insecure")]:
             stack.enter_context(started(filled(line), tmp_path, "examples of digits"))
 
-        shown = finish(f"{command('specfed run')} --server 127.0.0.1:{control}", tmp_path)
+        shown = finish(f"{command('specfed run --insecure')} --server 127.0.0.1:{control}", tmp_path)
         assert "3/3" in shown and "site-a" in shown and "completed in" in shown
         (folder,) = tmp_path.glob("runs/*-run-*")
         (folder / "report.html").unlink()
@@ -116,6 +116,30 @@ def test_separate_terminals_and_flowers_own_command(tmp_path: Path) -> None:
         )
         shown = finish(command("flwr run"), ROOT, FLWR_HOME=str(home), FLWR_TELEMETRY_ENABLED="0")
         assert '"status":"completed"' in shown
+
+
+def test_separate_machines_with_certificates(tmp_path: Path) -> None:
+    def filled(line: str) -> str:
+        return line.replace("server.example.org", "127.0.0.1")
+
+    def every(start: str) -> list[str]:
+        return [filled(c) for c in commands() if c.startswith(start)]
+
+    with ExitStack() as stack:
+        port, control = stack.enter_context(reserve_port()), stack.enter_context(reserve_port())
+        finish(*every("specfed certs init"), tmp_path)
+        file = tmp_path / "certs" / "server" / "server.toml"
+        file.write_text(file.read_text().replace("9092", str(port)).replace("8000", str(control)))
+        finish(*every("specfed certs issue"), tmp_path)
+        assert "in 365 days" in finish(*every("specfed certs show"), tmp_path)
+        stack.enter_context(started(*every("specfed server --config"), tmp_path, "run folders go to"))
+        for line in every("specfed enroll"):
+            assert "enrolled site-" in finish(line, tmp_path)
+        assert "never seen" in finish(*every("specfed nodes"), tmp_path)
+        for line in every("specfed node --config"):
+            stack.enter_context(started(line, tmp_path / "certs", "SuperNode ID"))
+        shown = finish(*every("specfed run --config"), tmp_path)
+        assert "2/2" in shown and "site-b" in shown and "completed in" in shown
 
 
 def test_one_process(tmp_path: Path) -> None:
@@ -132,6 +156,7 @@ def test_keys_and_a_small_demo(tmp_path: Path) -> None:
 
 def test_no_command_is_left_out() -> None:
     run_here = ["specfed server", "specfed node", "specfed run", "specfed report", "specfed lab", "flwr run"]
+    run_here += ["specfed certs", "specfed enroll", "specfed nodes"]
     run_here += ["specfed config", "specfed demo --nodes"]
     for line in commands():
         assert line in MAKE or any(line.startswith(start) for start in run_here), line

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -17,6 +16,7 @@ from common.errors import ConfigError
 from common.ledger import End, Header, read
 from specfed import cli
 from specfed.settings import parse_overrides, read_run
+from tests.commands import Command, commands
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -59,6 +59,19 @@ MISTAKES = {
     "both protections": (["run", "--insecure", "--tls-ca", __file__], 2, "both were given"),
     "half of TLS": (["server", "--tls-ca", __file__], 2, "--tls-cert and --tls-key"),
     "no such certificate": (["run", "--tls-ca", "nowhere.pem"], 2, "nowhere.pem"),
+    "no certificate at all": (["run", "--tls-ca", __file__], 2, "holds no certificate in PEM form"),
+    "two ways to a server": (
+        ["nodes", "--config", "server.toml", "--insecure"],
+        2,
+        "leave out --insecure and --tls-ca",
+    ),
+    "no such configuration": (["server", "--config", "nowhere.toml"], 2, "nowhere.toml"),
+    "no certificates": (["certs", "show"], 2, "'specfed certs init' makes them"),
+    "no host": (["certs", "init", "--host", "a b"], 2, '"a b" is not a host'),
+    "no CA to issue from": (["certs", "issue", "site-a"], 2, "ca.crt"),
+    "bad health address": (["server", "--insecure", "--health", "9100"], 2, "HOST:PORT"),
+    "state in a file": (["server", "--insecure", "--state", __file__], 2, "state"),
+    "bad log format": (["server", "--insecure", "--log-format", "jsn"], 2, 'Did you mean "json"?'),
     "one port for two": (["server", "--insecure", "--port", "8000"], 2, "a port each"),
     "not our host": (["server", "--insecure", "--host", "192.0.2.1"], 2, "192.0.2.1"),
     "bad address": (["node", "--server", "x", "--data", "d", "--name", "a", "--insecure"], 2, "HOST:PORT"),
@@ -204,56 +217,11 @@ def test_one_experiment_file_is_enough() -> None:
 # --- a federation by hand ----------------------------------------------------------------------------
 
 
-class Command:
-    """One ``specfed`` command in the background, with what it has printed so far."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "specfed.cli", *words],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.output = ""
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.popen.stdout is not None
-        with self.popen.stdout as lines:
-            for line in lines:
-                self.output += line
-
-    def wait_for(self, text: str, seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.popen.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.1)
-
-    def end(self, number: signal.Signals | None = None, seconds: float = 60) -> int:
-        if number is not None:
-            self.popen.send_signal(number)
-        code = self.popen.wait(seconds)
-        self._reader.join()
-        return code
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts a command in the background; none outlives the test."""
-    started: list[Command] = []
-
-    def command(*words: str) -> Command:
-        started.append(Command(tmp_path, *words))
-        return started[-1]
-
-    yield command
-    for one in started:
-        if one.popen.poll() is None:
-            one.end(signal.SIGTERM)
+    with commands(tmp_path) as starter:
+        yield starter
 
 
 def certificates(folder: Path) -> tuple[str, str, str]:
@@ -310,7 +278,7 @@ def test_server_nodes_and_run_over_tls(
     fleet, control = ports
     tls = ["--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key]
     host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control]
-    server = start("server", *host, *tls)
+    server = start("server", *host, *tls, "--any-node")
     server.wait_for("run folders go to")
     stranger = start(
         "node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", "x", "--insecure"

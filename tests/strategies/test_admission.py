@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.admission import Inadmissible, Schema, admit
+from strategies.admission import Inadmissible, Said, Schema, admit
 
 UPDATE = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
 BUFFERS = {"count": np.array(3)}
@@ -15,7 +15,7 @@ METRICS = {"num-examples": 10, "steps": 4, "train-loss": 0.5}
 
 
 def test_a_good_reply_comes_through_untouched() -> None:
-    reply = admit("a", UPDATE, BUFFERS, METRICS, SCHEMA)
+    reply = admit("a", Said(UPDATE, BUFFERS, METRICS), SCHEMA)
     assert reply.update is UPDATE and reply.examples == 10
     assert reply.metrics == {"num-examples": 10.0, "steps": 4.0, "train-loss": 0.5}
 
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_refused_by_name(
     update: dict, buffers: dict, metrics: dict, sentence: str
 ) -> None:
     with pytest.raises(Inadmissible) as caught:
-        admit("a", update, buffers, metrics, SCHEMA)
+        admit("a", Said(update, buffers, metrics), SCHEMA)
     assert str(caught.value) == sentence
 
 
@@ -70,8 +70,8 @@ LABELLED = Schema.of(UPDATE, BUFFERS, max_examples=1000, label_classes=3)
 
 def test_label_counts_are_taken_only_if_they_were_asked_for() -> None:
     said = METRICS | {"label-counts": [4, 0, 6]}
-    assert admit("a", UPDATE, BUFFERS, said, LABELLED).label_counts == (4, 0, 6)
-    assert admit("a", UPDATE, BUFFERS, said, SCHEMA).label_counts is None
+    assert admit("a", Said(UPDATE, BUFFERS, said), LABELLED).label_counts == (4, 0, 6)
+    assert admit("a", Said(UPDATE, BUFFERS, said), SCHEMA).label_counts is None
 
 
 @pytest.mark.parametrize(
@@ -90,26 +90,26 @@ def test_label_counts_are_taken_only_if_they_were_asked_for() -> None:
 )
 def test_label_counts_that_are_none_are_refused(counts: object, what: str) -> None:
     with pytest.raises(Inadmissible) as caught:
-        admit("a", UPDATE, BUFFERS, METRICS | {"label-counts": counts}, LABELLED)
+        admit("a", Said(UPDATE, BUFFERS, METRICS | {"label-counts": counts}), LABELLED)
     takes = "it takes 3 whole numbers, one a class, for this run's weighting"
     assert str(caught.value) == f"label-counts {what}; {takes}"
 
 
 def test_a_sum_that_overflows_is_not_mistaken_for_infinity() -> None:
     huge = {"w": np.full((2, 3), 3e38, np.float32), "b": np.zeros(2, np.float32)}
-    assert admit("a", huge, BUFFERS, METRICS, SCHEMA).update is huge
+    assert admit("a", Said(huge, BUFFERS, METRICS), SCHEMA).update is huge
 
 
 def test_infinities_that_cancel_are_still_found() -> None:
     with pytest.raises(Inadmissible, match="NaN or infinity"):
-        admit("a", UPDATE | {"b": np.array([np.inf, -np.inf], np.float32)}, BUFFERS, METRICS, SCHEMA)
+        admit("a", Said(UPDATE | {"b": np.array([np.inf, -np.inf], np.float32)}, BUFFERS, METRICS), SCHEMA)
 
 
 @given(arrays(np.float32, 5, elements=st.floats(width=32, allow_nan=True, allow_infinity=True)))
 def test_what_is_admitted_is_finite(x: np.ndarray) -> None:
     schema = Schema.of({"x": np.zeros(5, np.float32)}, {}, 10)
     try:
-        admit("a", {"x": x}, {}, {"num-examples": 1}, schema)
+        admit("a", Said({"x": x}, {}, {"num-examples": 1}), schema)
     except Inadmissible:
         assert not np.isfinite(x).all()
     else:

@@ -10,18 +10,17 @@ import pytest
 from common.errors import ConfigError
 from common.ledger import ClientRecord, Record
 from specfed.cluster import deal
-from specfed.reproduce import (
+from specfed.experiments.correlation import (
     WEIGHTINGS,
-    Plan,
     Result,
     Trial,
     as_json,
     as_markdown,
     contribution_correlation,
-    mean_of,
     mean_weights,
     pearson,
 )
+from specfed.experiments.plan import Plan, mean_of
 
 PLAN = Plan("digits", 3, 0.5, 2, 2, 90, {"model": "mlp4", "batch-size": 16})
 

@@ -1,0 +1,245 @@
+"""``specfed certs``: the keys and certificates of a federation, and what each machine gets of them.
+
+certs/ca/       ca.crt, ca.key            stays with the coordinator, best off the server
+certs/server/   ca.crt, server.crt, server.key, server.toml
+certs/site-a/   ca.crt, site-a.key, site-a.pub, node.toml
+"""
+
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specfed.launcher import Address
+
+app = typer.Typer(help="Certificates and keys: what makes a federation of strangers safe.")
+
+FLEET_PORT = 9092
+RESERVED = ("ca", "server")  # names of folders beside those of the sites
+
+Out = Annotated[Path, typer.Option(help="Folder with all of it.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Days = Annotated[int, typer.Option(help="Days that the server's certificate lasts.", min=1, max=3650)]
+PassphraseFile = Annotated[
+    Path | None, typer.Option(help="File whose first line is the passphrase of the CA's key.")
+]
+CaFolder = Annotated[Path | None, typer.Option("--ca", help="Folder with ca.crt and ca.key; OUT/ca.")]
+
+
+@app.command()
+def init(
+    host: Annotated[list[str], typer.Option(help="Name or IP address that nodes dial; several are fine.")],
+    out: Out = Path("certs"),
+    port: Annotated[int, typer.Option(help="Port that nodes dial.", min=1, max=65535)] = FLEET_PORT,
+    days: Days = 365,
+    passphrase: Annotated[
+        bool, typer.Option("--passphrase", help="Ask for a passphrase for the CA's key.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
+    force: Force = False,
+) -> None:
+    """Make a CA, and a certificate, key and configuration file for the server."""
+    from specfed import certs
+
+    secret = _passphrase(passphrase_file)
+    if passphrase and not secret:
+        secret = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True).encode()
+    authority, key = certs.new_authority(), certs.new_key()
+    certificate = certs.new_server_certificate(authority, key, host, days)
+    ca, server = certs.certificate_pem(authority.certificate), out / "server"
+    files = [
+        certs.NewFile(out / "ca" / "ca.crt", ca),
+        certs.NewFile(out / "ca" / "ca.key", certs.key_pem(authority.key, secret), certs.PRIVATE),
+        certs.NewFile(server / "ca.crt", ca),
+        certs.NewFile(server / "server.crt", certs.certificate_pem(certificate)),
+        certs.NewFile(server / "server.key", certs.key_pem(key), certs.PRIVATE),
+    ]
+    if not (server / "server.toml").exists():  # --force is about keys, not about an operator's settings
+        files.append(certs.NewFile(server / "server.toml", _server_toml(port).encode()))
+    certs.write(files, force)
+    print(f"CA      {out / 'ca'} · keep it off the server; only 'certs init' and 'renew' need its key")
+    print(f"server  {server} · for {', '.join(host)} · until {certificate.not_valid_after_utc:%Y-%m-%d}")
+    print(f"next    specfed server --config {server / 'server.toml'}")
+
+
+@app.command()
+def issue(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The sites' names.")],
+    out: Out = Path("certs"),
+    server: Annotated[
+        str | None, typer.Option(help="HOST:PORT that the site dials; the certificate's first host.")
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option(help="Public key that the site has made; the bundle has no key then.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Make a folder for each site: CA certificate, key pair and node.toml."""
+    from specfed import certs
+    from specfed.launcher import Address
+
+    for name in names:
+        _check_name(name)
+    if public_key is not None and len(names) > 1:
+        raise ConfigError(f"--public-key takes one site; got {', '.join(names)}")
+    ca = certs.read_file(out / "ca" / "ca.crt", "CA certificate")
+    address = Address.parse(server) if server else _dialled(out / "server")
+    files = []
+    for name in names:
+        folder = out / name
+        files += [
+            certs.NewFile(folder / "ca.crt", ca),
+            certs.NewFile(folder / "node.toml", _node_toml(name, str(address)).encode()),
+        ]
+        if public_key is None:
+            files += certs.node_key_files(folder, name)
+        else:
+            files.append(certs.public_key_file(folder, name, certs.read_public_key(public_key)))
+    certs.write(files, force)
+    for name in names:
+        print(f"{out / name} · for {name} · enrol it with 'specfed enroll {out / name / name}.pub'")
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="This site's name.")],
+    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path("."),
+    force: Force = False,
+) -> None:
+    """On a node: make its own key pair, so that the private key never travels."""
+    from specfed import certs
+
+    _check_name(name)
+    files = certs.node_key_files(out, name)
+    certs.write(files, force)
+    public = files[1].path
+    print(f"{files[0].path} stays here; send {public} to the coordinator")
+    print(f"key     {certs.fingerprint(certs.read_public_key(public))}")
+
+
+@app.command()
+def renew(
+    out: Out = Path("certs"),
+    host: Annotated[
+        list[str] | None, typer.Option(help="New names; those of the old certificate, if not given.")
+    ] = None,
+    days: Days = 365,
+    passphrase_file: PassphraseFile = None,
+    ca: CaFolder = None,
+) -> None:
+    """Make a new certificate for the server's key from the same CA; sites need do nothing."""
+    from specfed import certs
+
+    folder, server = ca or out / "ca", out / "server"
+    secret = _passphrase(passphrase_file)
+    if not secret and sys.stdin.isatty() and certs.is_encrypted(certs.read_file(folder / "ca.key", "CA key")):
+        secret = typer.prompt("Passphrase", hide_input=True).encode()
+    authority = certs.Authority(
+        certs.read_certificates(folder / "ca.crt", "CA certificate")[0],
+        certs.read_key(folder / "ca.key", secret, "CA key"),
+    )
+    for problem in (
+        certs.key_problem(authority.certificate, authority.key, f"CA key {folder / 'ca.key'}"),
+        certs.chain_problem(
+            [authority.certificate],
+            certs.read_certificates(server / "ca.crt", "CA certificate"),
+            str(folder / "ca.crt"),
+        ),
+    ):
+        if problem:
+            raise ConfigError(problem)
+    old = certs.read_certificates(server / "server.crt")[0]
+    names = host or certs.hosts_of(old)
+    certificate = certs.new_server_certificate(authority, certs.read_key(server / "server.key"), names, days)
+    certs.write([certs.NewFile(server / "server.crt", certs.certificate_pem(certificate))], force=True)
+    print(f"{server / 'server.crt'} · until {certificate.not_valid_after_utc:%Y-%m-%d} · restart the server")
+
+
+@app.command()
+def show(out: Out = Path("certs")) -> None:
+    """List certificates and public keys, and when they expire."""
+    from cryptography import x509
+    from rich.console import Console
+    from rich.table import Table
+
+    from specfed import certs
+    from specfed.cli_deploy import WIDE
+
+    now = datetime.now(UTC)
+    table = Table("file", "for", "expires", "", box=None, pad_edge=False)
+    shown: list[x509.Certificate] = []
+    for file in sorted({*out.glob("*.crt"), *out.glob("*/*.crt")}):
+        certificate = certs.read_certificates(file)[0]
+        if certificate in shown:  # each bundle has the CA's
+            continue
+        shown.append(certificate)
+        left = certs.days_left(certificate, now)
+        state = f"in {left:.0f} days" if left >= 0 else "EXPIRED"
+        hosts = ", ".join(certs.hosts_of(certificate)) or certificate.subject.rfc4514_string()
+        table.add_row(str(file), hosts, f"{certificate.not_valid_after_utc:%Y-%m-%d}", state)
+    for file in sorted({*out.glob("*.pub"), *out.glob("*/*.pub")}):
+        table.add_row(str(file), file.stem, "never", certs.fingerprint(certs.read_public_key(file)))
+    if not table.row_count:
+        raise ConfigError(f"there are no certificates in {out}; 'specfed certs init' makes them")
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE).print(table)
+
+
+def _passphrase(file: Path | None) -> bytes:
+    from specfed import certs
+
+    if file is None:
+        return b""
+    lines = certs.read_file(file, "passphrase file").splitlines()
+    if not lines or not lines[0]:
+        raise ConfigError(f"passphrase file {file} is empty; it takes the passphrase in its first line")
+    return lines[0]
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,59}", name) or name in RESERVED:
+        raise ConfigError(
+            f'"{name}" is not a site\'s name; it takes letters, digits, ".", "_" and "-", at most 60, '
+            f"and is none of {' and '.join(RESERVED)}"
+        )
+
+
+def _dialled(server: Path) -> "Address":
+    """Where nodes dial the server whose folder this is."""
+    from specfed import certs
+    from specfed.launcher import Address
+    from specfed.settings import read_file
+
+    hosts = certs.hosts_of(certs.read_certificates(server / "server.crt")[0])
+    values, _ = read_file(server / "server.toml", "configuration file")
+    return Address(hosts[0], int(values.get("port", FLEET_PORT)))
+
+
+def _server_toml(port: int) -> str:
+    return f"""\
+# specfed server --config server.toml
+# Paths begin at this file's folder; options of the command win.
+port = {port}             # nodes dial it
+control-port = 8000     # runs are started at it; only this machine reaches it
+state = "state"         # enrolments survive a restart here
+tls-ca = "ca.crt"
+tls-cert = "server.crt"
+tls-key = "server.key"
+"""
+
+
+def _node_toml(name: str, server: str) -> str:
+    return f"""\
+# specfed node --config node.toml
+# Paths begin at this file's folder; options of the command win.
+server = "{server}"
+name = "{name}"
+tls-ca = "ca.crt"
+key = "{name}.key"
+# data = "path/to/data"   # this site's data, or --data
+"""

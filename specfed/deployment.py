@@ -1,0 +1,262 @@
+"""What a server or node is told by its file and options, and what must hold before it starts."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from common.config import DEVICE_PATTERN, Checked, NodeConfig, Value
+from common.errors import ConfigError
+from common.plugins import is_plugin
+from specfed import certs
+from specfed.launcher import Address, ServerTls
+from specfed.settings import check, read_file
+
+DATABASE = "server.db"
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+LogFormat = Literal["human", "json"]
+
+
+class ServerSettings(Checked):
+    """A server, as ``server.toml`` and the options of ``specfed server`` describe it."""
+
+    hint: ClassVar[str] = "'specfed server --help' lists all keys."
+    paths: ClassVar[tuple[str, ...]] = ("runs", "state", "tls-ca", "tls-cert", "tls-key")
+
+    host: str = Field("0.0.0.0", description="address that nodes dial")
+    port: Port = Field(9092, description="port that nodes dial")
+    control_host: str = Field("127.0.0.1", description="address that runs are started at")
+    control_port: Port = Field(8000, description="port that runs are started at")
+    health: str = Field("", description="HOST:PORT of the gRPC health endpoint; empty is none")
+    runs: str = Field("runs", description="folder that the run folders go to")
+    state: str = Field("", description="folder in which enrolments survive a restart")
+    tls_ca: str = Field("", description="certificate of the CA that vouches for the server")
+    tls_cert: str = Field("", description="the server's certificate")
+    tls_key: str = Field("", description="the key of the server's certificate")
+    any_node: bool = Field(False, description="take nodes that are not enrolled")
+    insecure: bool = Field(False, description="talk without encryption")
+    log_format: LogFormat = Field("human", description="human or json")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.port == self.control_port:
+            raise ValueError(
+                f"--port and --control-port are both {self.port}; nodes and runs need a port each"
+            )
+        tls = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        _one_way(self.insecure, any(tls.values()), "--tls-ca, --tls-cert and --tls-key")
+        missing = [key for key, value in tls.items() if not (value or self.insecure)]
+        if missing:
+            raise ValueError(f"TLS also needs {' and '.join(missing)}")
+        return self
+
+    @property
+    def fleet(self) -> Address:
+        """Where nodes dial."""
+        return Address(self.host, self.port)
+
+    @property
+    def control(self) -> Address:
+        """Where runs are started."""
+        return Address(self.control_host, self.control_port)
+
+    @property
+    def enrolled_only(self) -> bool:
+        """Whether nodes need an enrolled key."""
+        return not (self.any_node or self.insecure)
+
+
+class NodeSettings(Checked):
+    """A node, as ``node.toml`` and the options of ``specfed node`` describe it."""
+
+    hint: ClassVar[str] = "'specfed node --help' lists all keys."
+    paths: ClassVar[tuple[str, ...]] = ("tls-ca", "key")
+
+    server: str = Field(description="HOST:PORT of the server, its port")
+    data: Annotated[str, Field(min_length=1)] = Field(description="this site's data; they stay here")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
+        description="this site's name, the one that its key is enrolled under"
+    )
+    part: str = Field("", description="use only a part of the data, such as 1/3")
+    alpha: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Dirichlet parameter of part; 0 makes equal parts"
+    )
+    part_seed: int = Field(0, description="seed of part, the same on all nodes")
+    device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = Field(
+        "auto", description="auto, cpu, cuda or cuda:1"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="share of the data kept to test models on"
+    )
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+        0, description="CPU threads for training; 0 leaves it to the run"
+    )
+    tls_ca: str = Field("", description="certificate of the CA that vouches for the server")
+    key: str = Field("", description="this node's private key, whose public half is enrolled")
+    health: str = Field("", description="HOST:PORT of the gRPC health endpoint; empty is none")
+    insecure: bool = Field(False, description="talk without encryption")
+    log_format: LogFormat = Field("human", description="human or json")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _one_way(self.insecure, bool(self.tls_ca), "--tls-ca")
+        if self.insecure and self.key:
+            raise ValueError("a key is of no use without encryption; leave out --key or --insecure")
+        return self
+
+    def config(self) -> NodeConfig:
+        """What the node says of itself to a run."""
+        keys = ("name", "data", "device", "validation", "threads")
+        return NodeConfig.read({key: getattr(self, key) for key in keys}, "the node's settings")
+
+
+Settings = TypeVar("Settings", ServerSettings, NodeSettings)
+
+
+def read_settings(kind: type[Settings], file: Path | None, options: Mapping[str, Value | None]) -> Settings:
+    """Settings from an optional TOML file and the options that were given, which win.
+
+    Relative paths in the file begin at its folder. Raises ConfigError that names the file and line, or the
+    command line.
+    """
+    values, places = read_file(file, "configuration file") if file else ({}, {})
+    given = {key: value for key, value in options.items() if value is not None}
+    if file:
+        values = {key: _placed(kind, key, value, file.resolve().parent) for key, value in values.items()}
+    for key, field in kind.model_fields.items():
+        if field.is_required() and key not in values and key not in given:
+            where = f"in {file}, and no --{key} was given" if file else f"on the command line; give --{key}"
+            raise ConfigError(f'"{key}" is missing {where}')
+    own = {key: place for key, place in places.items() if key not in given}
+    return check(kind, {**values, **given}, own)
+
+
+def _placed(kind: type[Settings], key: str, value: Value, folder: Path) -> Value:
+    """A path of the file as an absolute one; everything else as it is."""
+    if not isinstance(value, str) or not value:
+        return value
+    beside = folder / Path(value).expanduser()
+    named = key == "data" and not is_plugin(value) and beside.exists()  # else a data set's name
+    return str(beside) if key in kind.paths or named else value
+
+
+def _one_way(insecure: bool, tls: bool, keys: str) -> None:
+    """Raises ValueError for both ways or neither."""
+    if insecure == tls:
+        both = "both were given" if tls else "neither was given"
+        raise ValueError(f"choose {keys} for an encrypted connection, or --insecure; {both}")
+
+
+# --- before a start ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A node's own key and the CA it trusts; neither in an insecure deployment."""
+
+    ca: Path | None = None
+    key: Path | None = None
+
+
+def server_tls(settings: ServerSettings) -> tuple[ServerTls | None, list[str]]:
+    """The server's certificate files, None without TLS, and what to warn of.
+
+    Raises ConfigError for a certificate that nodes would refuse, or files that do not belong together.
+    """
+    if settings.insecure:
+        return None, []
+    tls = ServerTls(Path(settings.tls_ca), Path(settings.tls_cert), Path(settings.tls_key))
+    authorities, chain = certs.read_certificates(tls.ca), certs.read_certificates(tls.certificate)
+    what = f"certificate {tls.certificate}"
+    expired = certs.expiry_problem(chain[0], what)
+    _require(
+        expired and f"{expired}; 'specfed certs renew' makes a new one",
+        certs.expiry_problem(authorities[0], f"CA certificate {tls.ca}"),
+        certs.chain_problem(chain, authorities, what),
+        certs.key_problem(chain[0], certs.read_key(tls.key), f"key {tls.key}"),
+        # The server's own processes dial it by this name, so that runs would never start.
+        certs.name_problem(chain[0], settings.control.local().host, what),
+    )
+    warnings = [
+        certs.expiry_warning(chain[0], what),
+        certs.expiry_warning(authorities[0], f"CA certificate {tls.ca}"),
+        certs.mode_problem(tls.key),
+    ]
+    return tls, [warning for warning in warnings if warning]
+
+
+def node_identity(settings: NodeSettings) -> tuple[Identity, list[str]]:
+    """The node's key and CA, and what to warn of. Raises ConfigError for a file that cannot be used."""
+    if settings.insecure:
+        return Identity(), []
+    ca = Path(settings.tls_ca)
+    authority = certs.read_certificates(ca, "CA certificate")[0]
+    _require(certs.expiry_problem(authority, f"CA certificate {ca}"))
+    warnings = [certs.expiry_warning(authority, f"CA certificate {ca}")]
+    key = Path(settings.key) if settings.key else None
+    if key is not None:
+        certs.read_node_key(key)
+        warnings.append(certs.mode_problem(key))
+    return Identity(ca, key), [warning for warning in warnings if warning]
+
+
+@contextmanager
+def database(settings: ServerSettings) -> Iterator[Path | None]:
+    """The server's database in its state folder, for this server alone; None to keep nothing.
+
+    An encrypted server that is told nothing else keeps its state in ``state``, since an enrolment that is
+    forgotten locks its site out. Raises ConfigError if the folder cannot be used, or is in use.
+    """
+    name = settings.state or ("" if settings.insecure else "state")
+    if not name:
+        yield None
+        return
+    folder = writable(Path(name), "state", 0o700)
+    with _alone(folder / ".lock", f"state folder {folder} is in use by another server"):
+        yield folder / DATABASE
+
+
+@contextmanager
+def alone_with(key: Path | None) -> Iterator[None]:
+    """Holds a node's key, so that no second node starts with it. Raises ConfigError if one runs."""
+    if key is None:
+        yield
+        return
+    with _alone(key, f"a node with key {key} is running on this machine already", os.O_RDONLY):
+        yield
+
+
+def writable(folder: Path, key: str, mode: int = 0o777) -> Path:
+    """The folder, absolute, made if it is not there. Raises ConfigError if no file can be made in it."""
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder.resolve()
+    except OSError as error:
+        raise ConfigError(f"{key} {folder} is no folder that can be written to: {error.strerror}") from None
+
+
+@contextmanager
+def _alone(file: Path, taken: str, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+    descriptor = os.open(file, flags, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(taken) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _require(*problems: str) -> None:
+    for problem in problems:
+        if problem:
+            raise ConfigError(problem)

@@ -1,0 +1,103 @@
+"""What experiments share: a plan, runs of it, and tables."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from common.config import NodeConfig, RunConfig, Value
+from common.datasets import Examples
+from common.errors import ConfigError
+from common.ledger import Header, Record
+from common.params import Arrays
+from common.seeding import stream
+from specfed import lab
+from specfed.settings import checked
+
+OWN_KEYS = ("run-name", "seed", "rounds", "resume", "contribution", "eval-data", "min-nodes")
+DEFAULTS: Mapping[str, Value] = {"threads": 1, "tensorboard": False, "keep-checkpoints": 1}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment. ``settings`` are the keys of a run that differ from ``DEFAULTS`` and a run's own."""
+
+    data: str
+    nodes: int
+    alpha: float  # of the Dirichlet split
+    rounds: int
+    seeds: int  # 0, 1, ...: each one a subset, a split and an initialisation
+    rows: int  # random training rows that are used, and at most so many test rows; 0 uses all
+    settings: Mapping[str, Value]
+
+    def check(self, own: Iterable[str]) -> None:
+        """Raise ConfigError for settings that the experiment, whose own keys these are, does not take."""
+        for key in self.settings:
+            if key in (*OWN_KEYS, *own):
+                raise ConfigError(f'"{key}" is what the experiment itself sets; its options are in --help')
+        for option, value, least in (("--seeds", self.seeds, 1), ("--rows", self.rows, 0)):
+            if value < least:
+                raise ConfigError(f"{option} takes at least {least}; got {value}")
+
+    def config(self, seed: int, name: str, usual: Mapping[str, Value], own: Mapping[str, Value]) -> RunConfig:
+        """One run's configuration: ``usual`` can be changed by the settings, ``own`` cannot."""
+        run: dict[str, Value] = {"run-name": f"seed{seed}-{name}", "seed": seed, "rounds": self.rounds}
+        return checked({**DEFAULTS, **usual, **self.settings, **run, **own}, {})
+
+
+def run_and_test(
+    config: RunConfig, nodes: Sequence[NodeConfig], folder: Path, test: Examples
+) -> tuple[list[Record], float]:
+    """One run's records, and the test accuracy of its last model."""
+    from common.checkpoint import load_arrays
+
+    records = list(lab.run(config, nodes, folder))
+    (header,) = (record for record in records if isinstance(record, Header))
+    return records, accuracy(config, load_arrays(Path(header.folder) / "model.safetensors"), test)
+
+
+def accuracy(config: RunConfig, arrays: Arrays, test: Examples) -> float:
+    """The accuracy on ``test`` of a run's model with these parameters and buffers, 0..1."""
+    from common import models
+    from common.devices import resolve
+    from common.evaluation import evaluate
+    from common.params import carried, load_into, trainable
+
+    model = models.build(config.model, test.input_shape, test.classes, config.seed)
+    load_into(trainable(model) | carried(model), arrays)
+    device = resolve(config.device)
+    return evaluate(model.to(device), test, device).accuracy
+
+
+def some_rows(test: Examples, rows: int) -> Examples:
+    """At most ``rows`` of the test rows, the same for all seeds; all of them for 0."""
+    if not 0 < rows < len(test):
+        return test
+    return test.rows(np.sort(stream(0, "test-rows").permutation(len(test))[:rows]))
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of those values that are there; None if none is."""
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+def shown(config: RunConfig, plan: Plan) -> dict[str, Value]:
+    """The keys of a run that a reader of its table wants to know."""
+    every = config.as_dict()
+    always = ("model", "algorithm", "filter", "local-epochs", "batch-size", "learning-rate")
+    return {key: every[key] for key in (*always, *(k for k in plan.settings if k not in always))}
+
+
+def row(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number for a table; a dash for None."""
+    return "-" if value is None else f"{value:.{digits}f}"

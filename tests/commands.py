@@ -1,0 +1,65 @@
+"""``specfed`` as a person starts it: commands in the background, with what they print."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+
+class Command:
+    """One ``specfed`` command in the background, with what it has printed so far."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "specfed.cli", *words],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.output = ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        with self.popen.stdout as lines:
+            for line in lines:
+                self.output += line
+
+    def wait_for(self, text: str, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert self.popen.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
+
+    def end(self, number: signal.Signals | None = None, seconds: float = 60) -> int:
+        if number is not None:
+            self.popen.send_signal(number)
+        code = self.popen.wait(seconds)
+        self._reader.join()
+        return code
+
+
+@contextmanager
+def commands(folder: Path) -> Iterator[Callable[..., Command]]:
+    """A way to start commands in ``folder``; none of them outlives the exit."""
+    started: list[Command] = []
+
+    def command(*words: str) -> Command:
+        started.append(Command(folder, *words))
+        return started[-1]
+
+    try:
+        yield command
+    finally:
+        for one in started:
+            if one.popen.poll() is None:
+                one.end(signal.SIGTERM)

@@ -1,0 +1,303 @@
+"""Configuration files of servers and nodes, and what is found before a start. No process is started here."""
+
+import fcntl
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError, SpecfedError
+from specfed import certs, cli_certs, deployment
+from specfed.deployment import NodeSettings, ServerSettings, read_settings
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder with certificates of ``specfed certs init`` and a bundle for site-a."""
+    cli_certs.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
+    cli_certs.issue(["site-a"], tmp_path / "certs")
+    return tmp_path / "certs"
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_the_files_that_certs_makes_are_ready(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made.parent)
+    server = read_settings(ServerSettings, Path("certs/server/server.toml"), {})
+    assert (server.fleet.port, server.control.port, server.enrolled_only) == (9092, 8000, True)
+    assert server.state == str(made / "server" / "state")  # from the file's folder
+    assert server.runs == "runs"  # not in the file: from here
+    tls, warnings = deployment.server_tls(server)
+    assert tls is not None and tls.key == made / "server" / "server.key" and warnings == []
+
+    node = read_settings(NodeSettings, Path("certs/site-a/node.toml"), {"data": "digits"})
+    assert (node.server, node.name) == ("fl.example.org:9092", "site-a")
+    identity, warnings = deployment.node_identity(node)
+    assert identity == deployment.Identity(made / "site-a" / "ca.crt", made / "site-a" / "site-a.key")
+    assert warnings == []
+
+
+def test_options_win_over_the_file_and_begin_here(made: Path) -> None:
+    file = made / "server" / "server.toml"
+    options = {"port": 1234, "state": "elsewhere", "log-format": "json", "host": None}
+    settings = read_settings(ServerSettings, file, options)
+    assert (settings.port, settings.state, settings.log_format) == (1234, "elsewhere", "json")
+    assert settings.host == "0.0.0.0"
+
+
+def test_data_of_the_file_are_a_path_if_one_is_there(made: Path) -> None:
+    file = made / "site-a" / "node.toml"
+    (made / "site-a" / "scans").mkdir()
+    for data, meant in (
+        ("scans", str(made / "site-a" / "scans")),
+        ("digits", "digits"),
+        ("uoft-cs/cifar10", "uoft-cs/cifar10"),
+        ("my.module:load", "my.module:load"),
+        ("/somewhere/x.npz", "/somewhere/x.npz"),
+    ):
+        text = file.read_text()
+        file.write_text(f'{text}data = "{data}"\n')
+        assert read_settings(NodeSettings, file, {}).data == meant
+        file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("prot = 9093", 'unknown key "prot" in FILE, line 10. Did you mean "port"?'),
+        ("colour = 1", "unknown key \"colour\" in FILE, line 10. 'specfed server --help' lists all keys."),
+        ("health = 1", '"health" in FILE, line 10: input should be a valid string; got 1.'),
+        ('log-format = "xml"', '"log-format" in FILE, line 10: '),
+        ("[tls]\nca = 1", '"tls" in FILE is a table or list; a configuration file has flat keys only'),
+        (
+            "insecure = true",
+            "choose --tls-ca, --tls-cert and --tls-key for an encrypted connection, or --insecure",
+        ),
+        ("port = 1", "configuration file FILE is not TOML: Cannot overwrite a value"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(made: Path, line: str, sentence: str) -> None:
+    file = made / "server" / "server.toml"
+    with file.open("a") as out:
+        out.write(f"# the tenth line follows\n{line}\n")
+    with pytest.raises(ConfigError, match=re.escape(sentence.replace("FILE", str(file)))):
+        read_settings(ServerSettings, file, {})
+
+
+def test_a_file_that_is_not_there_and_a_key_that_is_missing(made: Path) -> None:
+    with pytest.raises(ConfigError, match=r'there is no configuration file ".*nowhere\.toml"'):
+        read_settings(ServerSettings, made / "nowhere.toml", {})
+    file = made / "site-a" / "node.toml"
+    with pytest.raises(ConfigError, match=re.escape(f'"data" is missing in {file}, and no --data was given')):
+        read_settings(NodeSettings, file, {})
+    with pytest.raises(ConfigError, match='"name" is missing on the command line; give --name'):
+        read_settings(NodeSettings, None, {"server": "a:1", "data": "digits"})
+
+
+def test_a_key_without_encryption_is_refused(made: Path) -> None:
+    options = {"server": "a:1", "data": "digits", "name": "a", "insecure": True, "key": "a.key"}
+    with pytest.raises(ConfigError, match="a key is of no use without encryption"):
+        read_settings(NodeSettings, None, options)
+
+
+# --- certificates ------------------------------------------------------------------------------------
+
+
+def other(made: Path) -> Path:
+    """Another federation's folder."""
+    folder = made.parent / "other"
+    cli_certs.init(["fl.example.org"], folder)
+    cli_certs.issue(["site-a"], folder)
+    return folder / "server"
+
+
+def with_expired(made: Path, days: int) -> None:
+    """CA and server's certificate as if they had been made so many days ago, the latter for a year."""
+    early = datetime.now(UTC) - timedelta(days=days)
+    authority = certs.new_authority(now=early)
+    key = certs.read_key(made / "server" / "server.key")
+    certificate = certs.new_server_certificate(authority, key, ["127.0.0.1"], 365, early)
+    ca = certs.certificate_pem(authority.certificate)
+    files = {
+        "ca/ca.crt": ca,
+        "server/ca.crt": ca,
+        "ca/ca.key": certs.key_pem(authority.key),
+        "server/server.crt": certs.certificate_pem(certificate),
+    }
+    certs.write([certs.NewFile(made / name, content) for name, content in files.items()], force=True)
+
+
+BROKEN = {
+    "missing": (
+        lambda made: (made / "server" / "server.crt").unlink(),
+        "server.crt cannot be read: No such file",
+    ),
+    "another CA": (
+        lambda made: (made / "server" / "ca.crt").write_bytes((other(made) / "ca.crt").read_bytes()),
+        "server.crt is not from this CA, but from CN=specfed CA ",
+    ),
+    "another key": (
+        lambda made: (made / "server" / "server.key").write_bytes((other(made) / "server.key").read_bytes()),
+        "server.key does not belong to the certificate",
+    ),
+    "expired": (lambda made: with_expired(made, 366), "UTC; 'specfed certs renew' makes a new one"),
+    "another name": (
+        lambda made: replace(
+            made / "server" / "server.toml", "state =", 'control-host = "192.0.2.1"\nstate ='
+        ),
+        "holds for fl.example.org, 127.0.0.1, localhost, ::1, but not for 192.0.2.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_server_with_a_broken_certificate_does_not_start(made: Path, case: str) -> None:
+    break_it, sentence = BROKEN[case]
+    break_it(made)
+    settings = read_settings(ServerSettings, made / "server" / "server.toml", {})
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        deployment.server_tls(settings)
+
+
+def test_a_certificate_that_is_about_to_expire_is_told_and_can_be_renewed(made: Path) -> None:
+    with_expired(made, 350)
+    settings = read_settings(ServerSettings, made / "server" / "server.toml", {})
+    (warning,) = deployment.server_tls(settings)[1]
+    assert "server.crt expires in 15 days, on " in warning
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    cli_certs.renew(made)
+    assert deployment.server_tls(settings)[1] == []
+    after = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    assert [path.name for path in before if before[path] != after[path]] == ["server.crt"]
+    assert certs.hosts_of(certs.read_certificates(made / "server" / "server.crt")[0])[0] == "127.0.0.1"
+
+
+def test_a_key_that_others_can_read_is_told(made: Path) -> None:
+    (made / "server" / "server.key").chmod(0o644)
+    (made / "site-a" / "site-a.key").chmod(0o640)
+    server = read_settings(ServerSettings, made / "server" / "server.toml", {})
+    node = read_settings(NodeSettings, made / "site-a" / "node.toml", {"data": "digits"})
+    assert "other users can read" in deployment.server_tls(server)[1][0]
+    assert "(mode 640)" in deployment.node_identity(node)[1][0]
+
+
+def test_renewing_needs_this_cas_key_and_its_passphrase(made: Path, tmp_path: Path) -> None:
+    before = (made / "server" / "server.crt").read_bytes()
+    with pytest.raises(ConfigError, match=r"ca\.crt is not from this CA"):
+        cli_certs.renew(made, ca=other(made).parent / "ca")
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("correct horse\n")
+    wrong.write_text("battery staple\n")
+    closed = tmp_path / "closed"
+    cli_certs.init(["a.org"], closed, passphrase_file=secret)
+    for file, sentence in ((wrong, "the passphrase is wrong"), (None, "needs its passphrase")):
+        with pytest.raises(ConfigError, match=sentence):
+            cli_certs.renew(closed, passphrase_file=file)
+    cli_certs.renew(closed, host=["b.org"], passphrase_file=secret)
+    assert certs.hosts_of(certs.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
+    assert (made / "server" / "server.crt").read_bytes() == before
+    wrong.write_text("")
+    with pytest.raises(ConfigError, match="is empty; it takes the passphrase in its first line"):
+        cli_certs.init(["a.org"], tmp_path / "third", passphrase_file=wrong)
+    assert not (tmp_path / "third").exists()
+
+
+def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="--force replaces it"):
+        cli_certs.init(["a.org"], made)
+    with pytest.raises(ConfigError, match="--force replaces it"):
+        cli_certs.issue(["site-b", "site-a"], made)
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+    replace(made / "server" / "server.toml", "control-port = 8000", "control-port = 8001")
+    cli_certs.init(["a.org"], made, force=True)
+    assert "8001" in (made / "server" / "server.toml").read_text()  # an operator's settings stay
+    assert (made / "ca" / "ca.key").read_bytes() != before[made / "ca" / "ca.key"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "server", ".hidden", "a" * 61])
+def test_what_is_no_sites_name(made: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a site's name"):
+        cli_certs.issue([name], made)
+    with pytest.raises(ConfigError, match="is not a site's name"):
+        cli_certs.key(name, made / "x")
+
+
+def test_a_site_can_make_its_own_key(made: Path, tmp_path: Path) -> None:
+    cli_certs.key("site-b", tmp_path / "site")
+    cli_certs.issue(
+        ["site-b"], made, server="other.example.org:1234", public_key=tmp_path / "site" / "site-b.pub"
+    )
+    bundle = made / "site-b"
+    assert sorted(path.name for path in bundle.iterdir()) == ["ca.crt", "node.toml", "site-b.pub"]
+    assert (bundle / "site-b.pub").read_bytes() == (tmp_path / "site" / "site-b.pub").read_bytes()
+    (tmp_path / "site" / "site-b.key").rename(bundle / "site-b.key")
+    node = read_settings(NodeSettings, bundle / "node.toml", {"data": "digits"})
+    assert node.server == "other.example.org:1234"
+    assert deployment.node_identity(node)[0].key == bundle / "site-b.key"
+
+
+def test_a_node_without_its_files_is_told(made: Path) -> None:
+    node = read_settings(NodeSettings, made / "site-a" / "node.toml", {"data": "digits"})
+    (made / "site-a" / "site-a.key").write_bytes((made / "server" / "server.key").read_bytes())
+    with pytest.raises(ConfigError, match="is not an OpenSSH elliptic-curve key"):
+        deployment.node_identity(node)
+    (made / "site-a" / "ca.crt").unlink()
+    with pytest.raises(ConfigError, match=r"CA certificate .*ca\.crt cannot be read: No such file"):
+        deployment.node_identity(node)
+
+
+# --- state and locks ---------------------------------------------------------------------------------
+
+
+def test_state_is_for_one_server(made: Path) -> None:
+    settings = read_settings(ServerSettings, made / "server" / "server.toml", {})
+    with deployment.database(settings) as file:
+        assert file == made / "server" / "state" / "server.db"
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        with (
+            pytest.raises(ConfigError, match="state is in use by another server"),
+            deployment.database(settings),
+        ):
+            pass
+    with deployment.database(settings):
+        pass
+
+
+def test_only_an_insecure_server_keeps_no_state_unasked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made.parent)
+    with deployment.database(read_settings(ServerSettings, None, {"insecure": True})) as file:
+        assert file is None and not Path("state").exists()
+    text = (made / "server" / "server.toml").read_text().replace('state = "state"', "")
+    (made / "server" / "server.toml").write_text(text)
+    with deployment.database(read_settings(ServerSettings, made / "server" / "server.toml", {})) as file:
+        assert file == made.parent / "state" / "server.db"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/1/state")):
+        settings = read_settings(ServerSettings, None, {"insecure": True, "state": str(folder)})
+        sentence = f"state {folder} is no folder that can be written to: "
+        with pytest.raises(SpecfedError, match=re.escape(sentence)), deployment.database(settings):
+            pass
+
+
+def test_a_node_starts_once(made: Path) -> None:
+    key = made / "site-a" / "site-a.key"
+    key.chmod(0o400)
+    with deployment.alone_with(key), key.open("rb") as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (
+            pytest.raises(ConfigError, match="is running on this machine already"),
+            deployment.alone_with(key),
+        ):
+            pass
+    with deployment.alone_with(key), deployment.alone_with(None), deployment.alone_with(None):
+        pass
