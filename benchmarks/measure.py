@@ -69,11 +69,11 @@ def _parent_and_ticks(entry: Path) -> tuple[int, tuple[int, int]] | None:
     return int(entry.name), (int(fields[1]), int(fields[11]) + int(fields[12]))
 
 
-def save(name: str, result: Mapping[str, object]) -> None:
-    """Write ``results/NAME.json``, with what it was measured on, and print it."""
+def save(name: str, result: Mapping[str, object], folder: Path = RESULTS) -> None:
+    """Write ``FOLDER/NAME.json``, with what it was measured on, and print it."""
     text = json.dumps({"benchmark": name, **result, "measured-on": _machine()}, indent=2) + "\n"
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
     print(text, end="")
 
 

@@ -7,6 +7,7 @@ handler always replies: without a reply the SuperNode would wait for ever.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -252,9 +253,9 @@ def _algorithm(model: "nn.Module", run: RunConfig, round_: int) -> "tuple[Algori
     from common.traffic import traffic
 
     shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
-    filtered = filters.filtered_names(run.filter, run.filter_ratio, run.filter_min_ndim, shapes)
-    travels = traffic(run, shapes, set(filtered), round_)
-    phi, fft = (filters.build(name, run.filter_ratio, run.filter_min_ndim) for name in (run.filter, "fft"))
+    own = run.filter_settings
+    travels = traffic(run, shapes, set(filters.filtered_names(own, model)), round_)
+    phi, fft = filters.build(own, model), filters.build(replace(own, kind="fft"), model)
     return algorithms.build(run, algorithms.Tools(phi, fft, travels.project)), travels
 
 

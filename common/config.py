@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import ConfigError, nearest
+from common.filter_settings import NATURAL, FilterSettings, Kind
 
 Value = str | int | float | bool
 
@@ -137,8 +138,21 @@ class RunConfig(Checked):
     uplink: Literal["full", "kept-bins"] = Field(
         "full", description="kept-bins: nodes do not send the bins that filter=fft removes"
     )
-    filter: Literal["fft", "none"] = Field("fft", description="filter on every local gradient")
+    filter: Kind = Field("fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none")
     filter_ratio: Decay = Field(0.05, description="share of the lowest frequencies that is removed")
+    filter_kernel: Annotated[int, Field(ge=0, le=100_001)] = Field(
+        0, description="lap-d: elements averaged, odd; 0 follows from the ratio"
+    )
+    filter_sigma: Annotated[float, Field(ge=0, le=10_000)] = Field(
+        0.0, description="gd: width of the Gaussian in elements; 0 follows from the ratio"
+    )
+    filter_keep_dc: bool = Field(False, description="leave the mean of a filtered tensor as it is")
+    filter_order: Annotated[str, Field(pattern=r"^[0-9]{1,8}$|^random$")] = Field(
+        "0123", description="order of axes in which a tensor is flattened, or random"
+    )
+    filter_layers: str = Field(
+        "auto", description="auto, all, or patterns of tensor names, those after a ! left out"
+    )
     filter_sites: Annotated[str, Field(pattern=SITES_PATTERN)] = Field(
         "gradient", description="what is filtered: any of gradient, ascent, perturbation, sent"
     )
@@ -244,6 +258,29 @@ class RunConfig(Checked):
         """Whether nodes send how many training rows of each class they have."""
         return self.weighting == "feddisco" and self.contribution != "off"
 
+    @property
+    def filter_settings(self) -> FilterSettings:
+        """The keys of the gradient filter, as ``common.filters`` takes them."""
+        return FilterSettings(
+            kind=self.filter,
+            ratio=self.filter_ratio,
+            kernel=self.filter_kernel,
+            sigma=self.filter_sigma,
+            keep_dc=self.filter_keep_dc,
+            order=self.filter_order,
+            layers=self.filter_layers,
+            min_ndim=self.filter_min_ndim,
+            seed=self.seed,
+        )
+
+    @model_validator(mode="after")
+    def _filter_can_be_built(self) -> Self:
+        try:
+            _ = self.filter_settings
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.micro_batches > self.batch_size:
@@ -307,6 +344,11 @@ class RunConfig(Checked):
     def _low_bins_stay(self) -> None:
         """Refuse settings with which an update may have low bins."""
         got = (self.filter, "gradient" in self.sites, self.weight_decay == 0, self.algorithm != "ssf")
+        if self.filter_keep_dc or self.filter_order != NATURAL:
+            raise ValueError(
+                "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got "
+                f"{str(self.filter_keep_dc).lower()} and {self.filter_order}"
+            )
         if got != ("fft", True, True, True):
             raise ValueError(
                 "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; got "

@@ -325,7 +325,7 @@ class _Run:
         """How updates of this model travel in each round; made once a round."""
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
         config = self.config
-        changed = filters.filtered_names(config.filter, config.filter_ratio, config.filter_min_ndim, shapes)
+        changed = filters.filtered_names(config.filter_settings, model)
         return lru_cache(maxsize=1)(lambda number: traffic(config, shapes, set(changed), number))
 
     def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
@@ -347,7 +347,7 @@ class _Run:
     def _header(self, model: nn.Module, head: models.Head, cards: tuple[NodeCard, ...]) -> Header:
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
         config = self.config
-        changed = filters.filtered_names(config.filter, config.filter_ratio, config.filter_min_ndim, shapes)
+        changed = filters.filtered_names(config.filter_settings, model)
         return Header(
             run_id=self.folder.path.name,
             folder=str(self.folder.path),

@@ -24,7 +24,7 @@ _WEIGHTINGS = {
     "fedawa": "FedAWA",
     "fedlaw": "FedLAW",
 }
-_FILTERS = {"fft": "FFT", "none": "none"}
+_FILTERS = {"fft": "FFT", "lap-d": "LAP-D", "gd": "GD"}
 
 
 # --- following ---------------------------------------------------------------------------------------

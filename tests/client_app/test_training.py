@@ -14,7 +14,7 @@ from client_app.algorithms.fedprox import FedProx
 from client_app.algorithms.rule import Algorithm, LocalRule, Sites
 from client_app.training import Diverged, LocalSettings, Trained, batches, train
 from common.datasets import Examples
-from common.filters import build, low_bins
+from common.filters import FftHighPass, FilterSettings, build, lift, low_bins
 from common.params import Params, ParamsFilter, carried, copy_of, trainable
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def run(
 
 
 def fft(ratio: float, rule: LocalRule | None = None) -> Algorithm:
-    return filtered(rule or LocalRule(), build("fft", ratio, 1))
+    return filtered(rule or LocalRule(), lift(FftHighPass(ratio)))
 
 
 def filtered(rule: LocalRule, phi: ParamsFilter) -> Algorithm:
@@ -236,10 +236,10 @@ def test_without_a_filter_the_low_bins_do_move() -> None:
     "algorithm",
     [
         Algorithm(FedProx(0.0)),
-        filtered(LocalRule(), build("none", 0.05, 1)),
-        filtered(LocalRule(), build("fft", 0.0, 1)),
-        filtered(LocalRule(), build("fft", 0.9, 5)),
-        filtered(FedProx(0.0), build("none", 0.0, 1)),
+        filtered(LocalRule(), build(FilterSettings("none"), mlp())),
+        filtered(LocalRule(), build(FilterSettings("fft", 0.0), mlp())),
+        filtered(LocalRule(), build(FilterSettings("fft", 0.9, min_ndim=5), mlp())),
+        filtered(FedProx(0.0), build(FilterSettings("none", 0.0), mlp())),
     ],
     ids=repr,
 )

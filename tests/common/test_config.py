@@ -163,6 +163,14 @@ def test_a_node_goes_round_as_well() -> None:
             "got fft on gradient, 0.001 and fedavg, in exp.toml",
         ),
         (
+            {"uplink": "kept-bins", "filter-order": "1023"},
+            "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got false and 1023, in exp.toml",
+        ),
+        (
+            {"uplink": "kept-bins", "filter-keep-dc": True},
+            "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got true and 0123, in exp.toml",
+        ),
+        (
             {"uplink": "kept-bins", "filter-sites": "perturbation,sent"},
             "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
             "got fft on perturbation,sent, 0.0 and fedavg, in exp.toml",

@@ -1,0 +1,53 @@
+"""Take the lowest frequencies out of long signals without transforming the rest."""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_LONG = 2048  # elements from which on the CPU filters a signal in parts; below, that costs more
+_MOST_PARTS = 16
+
+
+def without_low_band(rows: Tensor, first: int, end: int, parts: int) -> Tensor:
+    """``rows`` (..., length) less what their bins ``first`` to ``end - 1`` contribute, exactly.
+
+    Decimation in time: every ``parts``-th element makes a signal of its own, short enough for a CPU's
+    cache. A bin of the whole is the sum of that bin over the short signals, each turned by its offset.
+    ``parts`` is as ``parts_of`` gives it.
+    """
+    short = rows.shape[-1] // parts
+    turns = turns_of(rows.shape[-1], end, parts, rows.dtype.to_complex())
+    woven = rows.reshape(*rows.shape[:-1], short, parts)
+    spectra = torch.fft.rfft(woven.mT)
+    low = spectra[..., :end]
+    bins = (low * turns).sum(-2, keepdim=True)
+    bins[..., :first] = 0
+    torch.mul(bins, turns.conj(), out=low)  # where the spectra were: fresh memory costs more than the rest
+    spectra[..., end:] = 0
+    low_band = torch.fft.irfft(spectra, n=short)
+    filtered: Tensor = torch.sub(woven, low_band.mT, out=rows.new_empty(woven.shape))
+    return filtered.view(rows.shape)
+
+
+@lru_cache(maxsize=4096)
+def parts_of(length: int, low: int) -> int:
+    """Into how many short signals to split a long one; 1 if it is not worth it or cannot be done.
+
+    ``low`` bins must lie below the middle of a short signal's spectrum.
+    """
+    if length < _LONG:
+        return 1
+    return max(q for q in range(1, _MOST_PARTS + 1) if q == 1 or (length % q == 0 and 2 * q * low <= length))
+
+
+@lru_cache(maxsize=64)
+def turns_of(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
+    """``exp(-2 pi i j k / length)`` for offset ``j`` and bin ``k``, (parts, low).
+
+    Scaled so that turning there and back divides by ``parts``, as the inverse transform asks for.
+    """
+    steps = torch.outer(torch.arange(parts), torch.arange(low)) % length  # whole: no error grows with them
+    angles = steps.double() * (-2 * math.pi / length)
+    return torch.polar(torch.full_like(angles, parts**-0.5), angles).to(dtype)

@@ -1,0 +1,109 @@
+"""What a filter is, and two small ones."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_LONG = 1 << 14  # elements from which on a CPU gains nothing from stacking signals
+
+
+class Filter(Protocol):
+    """A map of signals to signals of the same length. Equal filters do the same."""
+
+    def changes(self, length: int) -> bool:
+        """Whether a signal of so many elements can come out different."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows`` (..., length); float32 or float64 in, the same out.
+
+        ``rows`` stay as they are.
+        """
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter signals (length,) of one dtype and device, each of which this filter changes.
+
+        Results may lie in one piece of memory, but in different places of it.
+        """
+
+
+def by_length(filter_: Filter, signals: Sequence[Tensor]) -> list[Tensor]:
+    """What ``together`` promises: signals of one length are stacked, long ones on a CPU are not."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    results = list(signals)
+    for i, x in enumerate(signals):
+        if x.device.type == "cpu" and len(x) >= _LONG:
+            results[i] = filter_(x)
+        else:
+            groups[len(x)].append(i)
+    for places in groups.values():
+        rows = filter_(torch.stack([signals[i] for i in places]))
+        for i, row in zip(places, rows.unbind(0), strict=True):
+            results[i] = row
+    return results
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Leaves every signal alone."""
+
+    def changes(self, length: int) -> bool:
+        """Never."""
+        return False
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """``rows`` themselves."""
+        return rows
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """The signals themselves."""
+        return list(signals)
+
+
+@dataclass(frozen=True)
+class KeepMean:
+    """``inner``, and then each signal gets its old mean back."""
+
+    inner: Filter
+
+    def changes(self, length: int) -> bool:
+        """As ``inner`` does."""
+        return self.inner.changes(length)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows``."""
+        return _with_mean_of(rows, self.inner(rows))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return [_with_mean_of(x, y) for x, y in zip(signals, self.inner.together(signals), strict=True)]
+
+
+def _with_mean_of(rows: Tensor, out: Tensor) -> Tensor:
+    return out + (rows.mean(-1, keepdim=True) - out.mean(-1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class RowMean:
+    """Removes the mean of every ``width`` elements in a row: a control without any frequencies.
+
+    A weight's row is what one output unit reads. Rows of one element are left alone.
+    """
+
+    width: int
+
+    def changes(self, length: int) -> bool:
+        """True for rows of two elements or more."""
+        return self.width > 1 and length > 0
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows``, a multiple of ``width``."""
+        split = rows.reshape(*rows.shape[:-1], -1, self.width)
+        return (split - split.mean(-1, keepdim=True)).reshape(rows.shape)
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)

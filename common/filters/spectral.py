@@ -1,0 +1,168 @@
+"""Filters that are defined by the bins of a signal's real Fourier transform."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from common.filters.decimation import parts_of, without_low_band
+from common.filters.draws import drawn
+from common.filters.filter import by_length
+from common.filters.shared import Band, without_low_bands
+
+
+@lru_cache(maxsize=4096)
+def low_bins(ratio: float, length: int) -> int:
+    """``floor(ratio * bins)``, the number of low bins of a real signal of ``length`` elements.
+
+    Exact: a binary 0.29 times 100 bins would give 28. At ratio 0.05 the first length that has a low
+    bin is 38, because it is the first with 20 bins.
+    """
+    return math.floor(Fraction(str(ratio)) * (length // 2 + 1))
+
+
+def _check(ratio: float) -> None:
+    if not 0.0 <= ratio < 1.0:
+        raise ValueError(f"ratio is a share of the frequency bins, 0 <= ratio < 1; got {ratio}")
+
+
+@dataclass(frozen=True)
+class FftHighPass:
+    """Zero the lowest ``floor(ratio * bins)`` of the ``length // 2 + 1`` frequency bins.
+
+    An orthogonal projection: linear, symmetric, idempotent, never lengthens a signal. It removes the
+    mean (bin 0) as soon as it removes anything, unless ``keep_dc``. Ratio 0, or a signal too short to
+    lose a whole bin, is left as it is.
+    """
+
+    ratio: float
+    keep_dc: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def changes(self, length: int) -> bool:
+        """True if at least one bin is removed."""
+        return low_bins(self.ratio, length) > self.keep_dc
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows``."""
+        length = rows.shape[-1]
+        if not self.changes(length):
+            return rows
+        first, end = int(self.keep_dc), low_bins(self.ratio, length)
+        parts = parts_of(length, end)
+        if parts > 1 and rows.device.type == "cpu":
+            return without_low_band(rows, first, end, parts)
+        return _without(rows, slice(first, end))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        if signals[0].device.type == "cpu":
+            return by_length(self, signals)
+        bands = tuple(Band(len(x), low_bins(self.ratio, len(x))) for x in signals)
+        return without_low_bands(signals, bands, int(self.keep_dc))
+
+
+@dataclass(frozen=True)
+class FftLowPass:
+    """Zero the highest ``floor(ratio * bins)`` bins, Nyquist's among them: a control.
+
+    As many bins as ``FftHighPass`` of the same ratio takes. The mean always stays.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def changes(self, length: int) -> bool:
+        """True if at least one bin is removed."""
+        return low_bins(self.ratio, length) > 0
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows``."""
+        length = rows.shape[-1]
+        bins = length // 2 + 1
+        return _without(rows, slice(bins - low_bins(self.ratio, length), bins))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
+
+
+@dataclass(frozen=True)
+class RandomBins:
+    """Zero ``floor(ratio * bins)`` bins that ``(seed, name)`` draws without replacement: a control.
+
+    One draw for a tensor's whole life, the same in every process, so that it is a fixed projection as
+    ``FftHighPass`` is one. Bin 0 may be drawn, unless ``keep_dc``.
+    """
+
+    ratio: float
+    seed: int
+    name: str
+    keep_dc: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def changes(self, length: int) -> bool:
+        """True if at least one bin is removed."""
+        return low_bins(self.ratio, length) > 0
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Filter the last axis of ``rows``."""
+        length, first = rows.shape[-1], int(self.keep_dc)
+        count = low_bins(self.ratio, length)
+        bins = length // 2 + 1 - first
+        gone = first + drawn(self.seed, "filter-bins", self.name, bins)[:count]
+        return _without(rows, gone.to(rows.device))
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
+
+
+@dataclass(frozen=True)
+class L2Rescale:
+    """Shrink a signal to the length that ``FftHighPass`` leaves it, in its own direction: a control.
+
+    It tells a smaller step from a turned one. The removed energy comes from the low bins by Parseval's
+    theorem, ``(|X_0|^2 + 2 |X_1|^2 + ...) / length``, without an inverse transform. Zero stays zero.
+    """
+
+    ratio: float
+    keep_dc: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.ratio)
+
+    def changes(self, length: int) -> bool:
+        """True if ``FftHighPass`` removes at least one bin."""
+        return low_bins(self.ratio, length) > self.keep_dc
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rescale each signal along the last axis of ``rows``."""
+        length = rows.shape[-1]
+        bins = torch.fft.rfft(rows)[..., : low_bins(self.ratio, length)].abs().square()
+        once = 0 if self.keep_dc else bins[..., :1].sum(-1, keepdim=True)
+        removed = (once + 2 * bins[..., 1:].sum(-1, keepdim=True)) / length
+        energy = rows.square().sum(-1, keepdim=True)
+        kept = torch.where(energy > 0, 1 - removed / energy, 0).clamp(min=0)
+        return rows * kept.sqrt()
+
+    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
+        """Filter several signals."""
+        return by_length(self, signals)
+
+
+def _without(rows: Tensor, bins: slice | Tensor) -> Tensor:
+    spectrum = torch.fft.rfft(rows)
+    spectrum[..., bins] = 0
+    filtered: Tensor = torch.fft.irfft(spectrum, n=rows.shape[-1])  # without n an odd length comes back even
+    return filtered
