@@ -272,8 +272,7 @@ class _Run:
         probe = None
         if self.test is not None and self.config.diagnostics_probe:
             probe = make_probe(model, head, self.test, self.config.diagnostics_probe, self.device)
-        shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
-        return diagnostics(self.config, shapes, probe)
+        return diagnostics(self.config, filters.filtered_names(self.config.filter_settings, model), probe)
 
     def _look_for_drift(self, result: RoundResult) -> None:
         if self.diagnostics is None:

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.config import RunConfig
-from common.filters import FftHighPass, filtered_names
+from common.filters import FftHighPass
 from common.ledger import DriftRecord, LayerDrift
 from common.params import Arrays
 from server_app.probe import Probe
@@ -17,6 +17,8 @@ from strategies.drift.bands import Bands
 from strategies.drift.comparison import Source, compare, gradients_of
 from strategies.flower import RoundResult
 from strategies.round import Reply, Vector
+
+LOW_CUT = {"fft", "lap-d", "gd"}  # filters that leave nothing, or little, in the low band
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ class Diagnostics:
         )
 
 
-def diagnostics(config: RunConfig, shapes: Mapping[str, tuple[int, ...]], probe: Probe | None) -> Diagnostics:
-    """The diagnostics of a run whose ``diagnostics`` are not off, for parameters of these shapes."""
+def diagnostics(config: RunConfig, filtered: Collection[str], probe: Probe | None) -> Diagnostics:
+    """The diagnostics of a run whose ``diagnostics`` are not off and whose filter meets these parameters."""
     source: Source = "gradients" if config.diagnostics == "gradients" else "updates"
-    active = filtered_names(config.filter, config.filter_ratio, config.filter_min_ndim, shapes)
-    passed = bool(active) and not {"gradient", "sent"}.isdisjoint(config.sites)
+    low_cut = config.filter in LOW_CUT and not {"gradient", "sent"}.isdisjoint(config.sites)
+    passed = bool(filtered) and low_cut
     return Diagnostics(source, passed, FftHighPass(config.filter_ratio), config.filter_min_ndim, probe)
 
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message, MetricRecord
+from torch import nn
 
+from common import models
 from common.config import RunConfig
-from common.ledger import DriftRecord
+from common.ledger import DriftRecord, Joined
 from common.messages import METRICS, UPDATE, pack, unpack
 from common.params import Arrays
 from server_app.drift import diagnostics
@@ -15,7 +18,7 @@ from strategies.drift.bands import layer_bands, over_layers
 from strategies.drift.divergence import divergence
 from strategies.flower import RoundResult, Verdict
 from strategies.round import Reply
-from tests.federation import Federation, Run, on_train
+from tests.federation import Federation, Run, blobs, on_train
 
 SHAPES = {"0.weight": (48, 6), "0.bias": (48,), "2.weight": (4, 48), "2.bias": (4,)}
 CONFIG = RunConfig(diagnostics="updates", filter="none")
@@ -71,7 +74,7 @@ def test_updates_that_have_passed_the_filter_are_marked_and_not_filtered_again()
     found = diagnostics(ascent, SHAPES, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
     assert found is not None and not found.filtered
     off = config.model_copy(update={"filter_ratio": 0.0})
-    found = diagnostics(off, SHAPES, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
+    found = diagnostics(off, (), None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
     assert found is not None and not found.filtered
 
 
@@ -239,3 +242,64 @@ def test_a_head_that_cannot_be_looked_at_ends_the_run_before_its_first_round(fed
     )
     assert "layer of its own" in str(run.error)
     assert run.end.status == "failed" and run.rounds == []
+
+
+# -- what nodes send for it ---------------------------------------------------------------------------
+
+
+def noisy_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """With dropout and BatchNorm, which a pass too many would disturb."""
+    return nn.Sequential(
+        nn.Linear(input_shape[0], 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Dropout(0.3), nn.Linear(48, classes)
+    )
+
+
+def test_nodes_send_their_gradient_and_train_as_if_they_had_not(federation: Federation) -> None:
+    seen: list[Arrays] = []
+
+    def note(message: Message, round_: int) -> Message:
+        seen.append(unpack(message.content.array_records["report.gradient"]))
+        return message
+
+    keys = {"model": "tests.server_app.test_drift:noisy_net", "rounds": 2, "filter_ratio": 0.2}
+    off = federation.run("off", **keys)
+    run = federation.run("on", diagnostics="gradients", wrap=on_train("site-1", note), **keys)
+    assert run.model_bytes == off.model_bytes
+    assert [(r.source, r.filtered) for r in drift_of(run)] == [("gradients", False)] * 2
+    assert drift_of(run)[0].dist and drift_of(run)[0].energy[0] > 0.01  # nothing filtered it
+    assert set(seen[0]) == {"0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"}
+    for record in run.clients():
+        assert len(record.band_energies) == 10 and sum(record.band_energies) > 0
+        assert len(record.energy_removed) >= 2 and all(0 < x < 1 for x in record.energy_removed)
+
+
+def test_the_gradient_that_a_node_sends_is_that_of_all_its_rows(federation: Federation) -> None:
+    seen: list[Arrays] = []
+
+    def note(message: Message, round_: int) -> Message:
+        seen.append(unpack(message.content.array_records["report.gradient"]))
+        return message
+
+    nodes = [federation.node("site-1", validation=0.0), federation.node("site-2")]
+    federation.run(
+        nodes=nodes, rounds=1, diagnostics="gradients", batch_size=7, wrap=on_train("site-1", note), seed=3
+    )
+    model = models.build("tests.federation:small_net", (6,), 4, 3)
+    x, y = blobs("train")
+    loss = nn.functional.cross_entropy(model(torch.from_numpy(x[::3])), torch.from_numpy(y[::3]))
+    for (name, _), g in zip(
+        model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
+        np.testing.assert_allclose(seen[0][name], g.numpy(), atol=1e-6)
+
+
+def test_a_site_that_clips_sends_no_gradients(federation: Federation) -> None:
+    policy = federation.tmp_path / "policy.toml"
+    policy.write_text("clip-norm = 1.0")
+    nodes = [*federation.nodes(2), federation.node("site-3", policy=str(policy))]
+    run = federation.run(nodes=nodes, rounds=1, diagnostics="gradients")
+    (refused,) = [r.refused for r in run.records if isinstance(r, Joined)]
+    assert refused == (
+        "PolicyError: this site clips what it sends, and diagnostics=gradients sends gradients as they are; "
+        "take diagnostics=updates"
+    )
