@@ -145,7 +145,7 @@ def train(message: Message, context: Context) -> RecordDict:
         metrics |= spectrum(trained.first, algorithm.sites.gradient)
     if algorithm.remembers:
         after = {slot: to_arrays(x) for slot, x in trained.finish.memory.items()}
-        store.save(now, {**remembered, **after}, keep=last)
+        store.save(now, after, keep=last)
         metrics[MEMORY_LOST] = int(lost)
     metrics |= {"steps": trained.steps, "train-loss": trained.loss, "seconds": time.monotonic() - started}
     return RecordDict(

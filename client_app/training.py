@@ -201,7 +201,6 @@ def _data_gradient(
     if offset is None:
         return loss, g, None
     offset = sites.perturbation(offset)
-    g = copy_of(g)  # the second pass may use the same memory
     with _moved(w, offset), _kept_buffers(backward.model):
         _set_noise_state(noise, backward.device)
         _, ahead = backward()

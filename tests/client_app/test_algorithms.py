@@ -363,6 +363,19 @@ def test_ssf_projects_the_weight_decay_with_the_gradient() -> None:
     assert Ssf.decays
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_ssf_never_leaves_its_subspace(decay: float) -> None:
+    codec = Codec({n: Coordinates(torch.tensor([0]), tuple(p.shape)) for n, p in trainable(mlp()).items()})
+    algorithm = made("ssf", project=codec.project, weight_decay=decay)
+    draw = np.random.default_rng(0)
+    data = Examples(draw.normal(size=(15, 6)), draw.integers(0, 4, 15), 4)
+    settings = LocalSettings(lr=0.1, batch_size=5, weight_decay=decay)
+    control = {CONTROL: codec.project(slot(2))}
+    update = train(mlp(), data, algorithm, settings, CPU, draw, 0, control, {CONTROL: slot(3)}).update
+    assert_equal(codec.project(update), update)
+    assert all(x.any() for x in update.values())
+
+
 # Sites
 
 
