@@ -21,8 +21,8 @@ MAKE = ["make demo", "make test", "make check"]
 BIN = str(Path(sys.executable).parent)
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def commands(page: str = "README.md") -> list[str]:
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
@@ -146,6 +146,12 @@ def test_one_process(tmp_path: Path) -> None:
     shown = finish(command("specfed lab"), tmp_path)
     assert "3/3" in shown and "completed in" in shown
     assert list(tmp_path.glob("runs/*/report.html"))
+
+
+def test_the_ml_engineers_page(tmp_path: Path) -> None:
+    run, drift = commands("docs/ml-engineer.md")
+    assert "5/5" in finish(run, tmp_path)
+    assert "paired gain, points" in finish(drift, tmp_path)
 
 
 def test_keys_and_a_small_demo(tmp_path: Path) -> None:
