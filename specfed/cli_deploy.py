@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError, SpecfedError, UnreachableError
+from common.errors import ConfigError, DataError, SpecfedError, UnreachableError
 from specfed import __version__
 from specfed.logs import Log
 
@@ -326,7 +326,11 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
     from common.ledger import End, Header, read
 
     for file in sorted(runs.glob("*/ledger.jsonl")):
-        records = list(read(file)) if file.stat().st_mtime >= since else []
+        try:
+            records = list(read(file)) if file.stat().st_mtime >= since else []
+        except DataError as error:  # a foreign file must not keep the server from ending well
+            yield str(error)
+            continue
         if not records or not isinstance(records[0], Header):
             continue
         name, end = file.parent.name, records[-1]
@@ -335,7 +339,7 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
         if isinstance(end, End) and end.status != "stopped":
             yield f"run {name} · {end.status} · {end.rounds} of {planned} rounds"
         else:
-            yield f"run {name} · stopped in round {rounds} of {planned}; resume={name} goes on with it"
+            yield f"run {name} · stopped after round {rounds} of {planned}; resume={name} goes on with it"
 
 
 def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
