@@ -177,7 +177,7 @@ def test_strangers_and_mistakes_are_told_what_is_wrong(fed: Deployment, tmp_path
         ),
     ]
     for command, code, sentence in running:
-        assert command.end() == code and sentence in command.output, command.output
+        assert command.end(seconds=240) == code and sentence in command.output, command.output
         assert "Traceback" not in command.output
     assert fed.nodes() == {"site-a": "online"}
 
