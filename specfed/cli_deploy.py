@@ -141,6 +141,12 @@ def node(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads for training; 0, the default, leaves it to the run.")
     ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder for what algorithms remember between rounds.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="The site's policy file; without one a run may do everything.")
+    ] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key, enrolled at the server.")] = None,
     insecure: Insecure = None,
     tls_ca: TlsCa = None,
@@ -160,6 +166,8 @@ def node(
         "device": device,
         "validation": validation,
         "threads": threads,
+        "state": _resolved(state),
+        "policy": _resolved(policy),
         "key": _text(key),
         "insecure": insecure,
         "tls-ca": _text(tls_ca),
@@ -379,6 +387,11 @@ def _told(log: Log) -> Iterator[None]:
 
 def _who(enrolled_only: bool) -> str:
     return "takes enrolled nodes only" if enrolled_only else "takes any node"
+
+
+def _resolved(path: Path | None) -> str | None:
+    """Absolute: the node's processes have folders of their own."""
+    return None if path is None else str(path.resolve())
 
 
 def _text(path: Path | None) -> str | None:

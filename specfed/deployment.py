@@ -77,7 +77,7 @@ class NodeSettings(Checked):
     """A node, as ``node.toml`` and the options of ``specfed node`` describe it."""
 
     hint: ClassVar[str] = "'specfed node --help' lists all keys."
-    paths: ClassVar[tuple[str, ...]] = ("tls-ca", "key")
+    paths: ClassVar[tuple[str, ...]] = ("tls-ca", "key", "state", "policy")
 
     server: str = Field(description="HOST:PORT of the server, its port")
     data: Annotated[str, Field(min_length=1)] = Field(description="this site's data; they stay here")
@@ -98,6 +98,8 @@ class NodeSettings(Checked):
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
         0, description="CPU threads for training; 0 leaves it to the run"
     )
+    state: str = Field("", description="folder for what algorithms remember between rounds")
+    policy: str = Field("", description="the site's policy file; empty allows everything")
     tls_ca: str = Field("", description="certificate of the CA that vouches for the server")
     key: str = Field("", description="this node's private key, whose public half is enrolled")
     health: str = Field("", description="HOST:PORT of the gRPC health endpoint; empty is none")
@@ -113,7 +115,7 @@ class NodeSettings(Checked):
 
     def config(self) -> NodeConfig:
         """What the node says of itself to a run."""
-        keys = ("name", "data", "device", "validation", "threads")
+        keys = ("name", "data", "device", "validation", "threads", "state", "policy")
         return NodeConfig.read({key: getattr(self, key) for key in keys}, "the node's settings")
 
 
