@@ -88,13 +88,13 @@ def server(
             warnings.append("--any-node: whoever holds the CA's certificate can take part")
         for warning in warnings:
             log.warn(warning)
+        where = deployment.writable(Path(settings.runs), "--runs")
+        database = stack.enter_context(deployment.database(settings))
         fleet, control = settings.fleet, settings.control
         endpoint = launcher.Address.parse(settings.health) if settings.health else None
         for address, option in ((fleet, "--port"), (control, "--control-port"), (endpoint, "--health")):
             if address is not None:
                 launcher.require_free(address, option)
-        where = deployment.writable(Path(settings.runs), "--runs")
-        database = stack.enter_context(deployment.database(settings))
         folder = stack.enter_context(cluster.scratch())
         started = time.time()
         output = where / f"server-{settings.port}.log"
