@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError, SpecfedError, UnreachableError
+from common.errors import ConfigError, DataError, SpecfedError, UnreachableError
 from specfed import __version__
 from specfed.logs import Log
 
@@ -88,13 +88,13 @@ def server(
             warnings.append("--any-node: whoever holds the CA's certificate can take part")
         for warning in warnings:
             log.warn(warning)
+        where = deployment.writable(Path(settings.runs), "--runs")
+        database = stack.enter_context(deployment.database(settings))
         fleet, control = settings.fleet, settings.control
         endpoint = launcher.Address.parse(settings.health) if settings.health else None
         for address, option in ((fleet, "--port"), (control, "--control-port"), (endpoint, "--health")):
             if address is not None:
                 launcher.require_free(address, option)
-        where = deployment.writable(Path(settings.runs), "--runs")
-        database = stack.enter_context(deployment.database(settings))
         folder = stack.enter_context(cluster.scratch())
         started = time.time()
         output = where / f"server-{settings.port}.log"
@@ -141,11 +141,13 @@ def node(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads for training; 0, the default, leaves it to the run.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="This node's private key, enrolled at the server.")] = None,
     state: Annotated[
         Path | None, typer.Option(help="Folder for what algorithms remember between rounds.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="File with what this site lets runs do.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="The site's policy file; without one a run may do everything.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key, enrolled at the server.")] = None,
     insecure: Insecure = None,
     tls_ca: TlsCa = None,
     health: Health = None,
@@ -164,9 +166,9 @@ def node(
         "device": device,
         "validation": validation,
         "threads": threads,
+        "state": _resolved(state),
+        "policy": _resolved(policy),
         "key": _text(key),
-        "state": _text(state and state.resolve()),
-        "policy": _text(policy and policy.resolve()),
         "insecure": insecure,
         "tls-ca": _text(tls_ca),
         "health": health,
@@ -339,7 +341,11 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
     from common.ledger import End, Header, read
 
     for file in sorted(runs.glob("*/ledger.jsonl")):
-        records = list(read(file)) if file.stat().st_mtime >= since else []
+        try:
+            records = list(read(file)) if file.stat().st_mtime >= since else []
+        except DataError as error:  # a foreign file must not keep the server from ending well
+            yield str(error)
+            continue
         if not records or not isinstance(records[0], Header):
             continue
         name, end = file.parent.name, records[-1]
@@ -348,7 +354,7 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
         if isinstance(end, End) and end.status != "stopped":
             yield f"run {name} · {end.status} · {end.rounds} of {planned} rounds"
         else:
-            yield f"run {name} · stopped in round {rounds} of {planned}; resume={name} goes on with it"
+            yield f"run {name} · stopped after round {rounds} of {planned}; resume={name} goes on with it"
 
 
 def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
@@ -388,6 +394,11 @@ def _told(log: Log) -> Iterator[None]:
 
 def _who(enrolled_only: bool) -> str:
     return "takes enrolled nodes only" if enrolled_only else "takes any node"
+
+
+def _resolved(path: Path | None) -> str | None:
+    """Absolute: the node's processes have folders of their own."""
+    return None if path is None else str(path.resolve())
 
 
 def _text(path: Path | None) -> str | None:

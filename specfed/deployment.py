@@ -100,10 +100,10 @@ class NodeSettings(Checked):
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
         0, description="CPU threads for training; 0 leaves it to the run"
     )
+    state: str = Field("", description="folder for what algorithms remember between rounds")
+    policy: str = Field("", description="the site's policy file; empty allows everything")
     tls_ca: str = Field("", description="certificate of the CA that vouches for the server")
     key: str = Field("", description="this node's private key, whose public half is enrolled")
-    state: str = Field("", description="folder for what algorithms remember of a run between its rounds")
-    policy: str = Field("", description="file with what this site lets runs do; empty lets them do anything")
     health: str = Field("", description="HOST:PORT of the gRPC health endpoint; empty is none")
     insecure: bool = Field(False, description="talk without encryption")
     log_format: LogFormat = Field("human", description="human or json")

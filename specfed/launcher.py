@@ -49,7 +49,11 @@ _APP_PACKAGES = ("common", "client_app", "strategies", "server_app")
 _WRAPPER = (sys.executable, "-P", "-m", "specfed.launcher_process")
 _SERVER = "specfed"  # name of the one connection in the configuration of Flower's command line
 Parting = Literal["refused", "forgotten"]  # a node never was accepted; it was, and is no more
-_PARTINGS: dict[str, Parting] = {"[code: 2004]": "refused", "terminated gracefully": "forgotten"}
+_PARTINGS: dict[str, Parting] = {
+    "[code: 2001]": "refused",  # a node without a key
+    "[code: 2004]": "refused",  # a key that is not enrolled, or in use
+    "terminated gracefully": "forgotten",
+}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TELLING = (re.compile(r"already in use|[Ee]rror:|does not"), re.compile(r"\bERROR\b"))  # first ones first
 _LOG_PREFIX = re.compile(r"^\s*(?:\S+Z )?(?:INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\])?\s*:?\s*")

@@ -388,7 +388,7 @@ def test_a_node_that_was_refused_may_come_back_with_its_right_name(federation: F
                 self._grid.online = {2, 3}
             if rounds == "2":
                 self._grid.online = {2, 3, 4}
-                self._grid._contexts[4].node_config["name"] = "site-3"
+                self._grid.contexts[4].node_config["name"] = "site-3"
             return ids
 
     names = {2: "site-1", 3: "site-2", 4: "site-3"}

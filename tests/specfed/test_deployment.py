@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import ConfigError, SpecfedError
 from specfed import certs, cli_certs, deployment
+from specfed.cli_deploy import what_ran
 from specfed.deployment import NodeSettings, ServerSettings, read_settings
 
 
@@ -64,6 +65,14 @@ def test_data_of_the_file_are_a_path_if_one_is_there(made: Path) -> None:
         file.write_text(f'{text}data = "{data}"\n')
         assert read_settings(NodeSettings, file, {}).data == meant
         file.write_text(text)
+
+
+def test_a_nodes_memory_and_policy_lie_beside_its_file(made: Path) -> None:
+    file = made / "site-a" / "node.toml"
+    file.write_text(f'{file.read_text()}data = "digits"\nstate = "memory"\npolicy = "policy.toml"\n')
+    config = read_settings(NodeSettings, file, {"threads": 2}).config()
+    assert (config.state, config.policy) == (str(file.parent / "memory"), str(file.parent / "policy.toml"))
+    assert (config.name, config.data, config.threads) == ("site-a", "digits", 2)
 
 
 @pytest.mark.parametrize(
@@ -301,3 +310,30 @@ def test_a_node_starts_once(made: Path) -> None:
             pass
     with deployment.alone_with(key), deployment.alone_with(None), deployment.alone_with(None):
         pass
+
+
+def test_what_ran_is_told_from_the_ledgers(tmp_path: Path) -> None:
+    def ledger(run: str, *lines: str) -> None:
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    model = '"model": {"name": "m", "parameters": 1, "tensors": 1, "filtered_tensors": 0, "head": "h", "head_shape": [2, 1]}'
+    header = (
+        '{"kind": "header", "run_id": "r", "folder": "f", "time": "t", "config": {"rounds": 9}, "versions": {}, '
+        f'"nodes": [], {model}}}'.replace("_", "-")
+    )
+    round_ = '{"kind": "round", "round": 4, "rounds": 9, "sampled": 1, "accepted": 1, "moved": true, "seconds": 1, "elapsed": 1}'
+    end = '{"kind": "end", "status": "%s", "rounds": 4, "seconds": 1}'
+    ledger("a-done", header, round_, end % "completed-degraded")
+    ledger("b-stopped", header, round_, end % "stopped")
+    ledger("c-killed", header, round_)
+    ledger("d-never-began", end % "failed")
+    ledger("e-foreign", "not a ledger")
+    assert list(what_ran(tmp_path, 0)) == [
+        "run a-done · completed-degraded · 4 of 9 rounds",
+        "run b-stopped · stopped after round 4 of 9; resume=b-stopped goes on with it",
+        "run c-killed · stopped after round 4 of 9; resume=c-killed goes on with it",
+        f"{tmp_path / 'e-foreign' / 'ledger.jsonl'}, line 1: not a ledger line (Invalid JSON: expected ident at line 1 "
+        "column 2): 'not a ledger'",
+    ]
+    assert list(what_ran(tmp_path, datetime.now(UTC).timestamp() + 60)) == []

@@ -145,6 +145,22 @@ def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
         launcher.require_running(Process("site-1", popen, log))
 
 
+@pytest.mark.parametrize(
+    ("log", "parting"),
+    [
+        ("INFO : up\n", None),
+        ("[code: 2001] SuperNode authentication is enabled. All SuperNodes must be registered.\n", "refused"),
+        ("[code: 2004] Failed to activate SuperNode.\n", "refused"),
+        ("INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully.\n", "forgotten"),
+    ],
+)
+def test_why_a_server_sent_a_node_away(tmp_path: Path, log: str, parting: str | None) -> None:
+    (tmp_path / "log").write_text(log, encoding="utf-8")
+    popen = subprocess.Popen([sys.executable, "-c", ""])
+    popen.wait()
+    assert launcher.parting(Process("site-1", popen, tmp_path / "log")) == parting
+
+
 def test_the_staged_app_is_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
     staged = launcher.stage_app(tmp_path / "app")
     assert {path.name for path in staged.iterdir()} == {
