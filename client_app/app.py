@@ -270,7 +270,7 @@ def _settings(run: RunConfig, learning_rate: float) -> "LocalSettings":
         momentum=run.momentum,
         weight_decay=run.weight_decay,
         clip_norm=run.clip_norm,
-        bf16=run.amp == "bf16",
+        amp=run.amp,
     )
 
 

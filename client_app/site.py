@@ -35,7 +35,12 @@ class Usage:
 
 
 def count_round(policy: Policy, context: Context, state: str, run: str) -> None:
-    """Count one more round of ``run``. Raises PolicyError, and counts nothing, if that is one too many."""
+    """Count one more round of ``run``, if the policy limits them.
+
+    Raises PolicyError, and counts nothing, if that is one too many.
+    """
+    if not (policy.max_rounds or policy.max_minutes):
+        return
     now = time.time()
     file = Path(state) / USAGE / f"{hashlib.sha256(run.encode()).hexdigest()[:24]}.json" if state else None
     usage = _from_disk(file) if file else _from_flower(context)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from client_app.algorithms.rule import Algorithm, Finish, LocalContext, Slots
+from client_app.loss_scale import LossScale, is_finite
 from common.batches import to_tensors
 from common.datasets import Examples
 from common.errors import SpecfedError
@@ -33,6 +34,10 @@ Look = Literal["off", "updates", "gradients"]  # RunConfig.diagnostics
 
 class Diverged(SpecfedError):
     """Local training met a loss that is not a finite number."""
+
+
+Amp = Literal["off", "bf16", "fp16"]
+_HALF: dict[Amp, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class LocalSettings:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0 is no limit
-    bf16: bool = False  # autocast; parameters, gradients and filters stay float32
+    amp: Amp = "off"  # autocast; parameters, gradients and filters stay float32
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Trained:
     """What came out of one node's round."""
 
     update: Params  # trained minus received parameters, filtered if the run filters what is sent
-    steps: int  # optimiser steps really taken
+    steps: int  # optimiser steps really taken; with fp16 less those whose gradient overflowed
     loss: float  # mean over the steps, each at the parameters it started from
     finish: Finish = field(default_factory=Finish)
     first: Params = field(default_factory=dict)  # the first step's data gradient, unfiltered
@@ -103,15 +108,23 @@ def train(
             return algorithm.sites.gradient(full_gradient(model, data, algorithm, settings, ctx, device))
 
         ctx = _with_memory(ctx, algorithm.rule.begin(all_rows, ctx))
+        scale = LossScale() if settings.amp == "fp16" else None
         for rows in batches(len(data), settings, order):
-            backward = _Backward(model, data, rows, algorithm, settings, ctx, device)
+            backward = _Backward(model, data, rows, algorithm, settings, ctx, device, scale)
             loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
+            if scale is not None:
+                finite = is_finite(g)
+                scale = scale.after(finite)
+                if not finite:  # before the filter, which would spread it
+                    continue
             losses.append(loss)
             if look != "off" and len(losses) == 1:
                 first = copy_of(g)
             direction = algorithm.rule.direction(algorithm.sites.gradient(g), w, ctx)
             ctx = _with_memory(ctx, algorithm.ascent.after_step(offset, direction, ctx))
             _step(w, direction, settings, velocity, decays=algorithm.rule.decays)
+    if not losses:
+        raise Diverged("the gradient overflowed in fp16 in every local step; try amp=bf16")
     mean_loss = _mean_loss(losses)
     trained = copy_of(w)
     finish = algorithm.finish(trained, len(losses), ctx)
@@ -162,6 +175,7 @@ class _Backward:
     settings: LocalSettings
     ctx: LocalContext
     device: torch.device
+    scale: LossScale | None = None
 
     def __call__(self) -> tuple[Tensor, Params]:
         """The loss and the gradient, by name; parameters that took no part are left out."""
@@ -170,13 +184,15 @@ class _Backward:
         pieces = min(self.settings.micro_batches, len(self.rows))
         for piece in np.array_split(self.rows, pieces) if pieces > 1 else [self.rows]:
             x, y = to_tensors(self.data, piece, self.device)
-            half = self.settings.bf16
-            with torch.autocast(self.device.type, dtype=torch.bfloat16) if half else nullcontext():
+            half = _HALF.get(self.settings.amp)
+            with nullcontext() if half is None else torch.autocast(self.device.type, dtype=half):
                 loss = self.algorithm.loss(self.model(x), y, self.ctx) * (len(piece) / len(self.rows))
-            loss.backward()  # type: ignore[no-untyped-call]
+            scaled = loss if self.scale is None else loss * self.scale.factor
+            scaled.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach().float())
         w = trainable(self.model)
-        return reduce(torch.add, losses), {name: p.grad for name, p in w.items() if p.grad is not None}
+        g = {name: p.grad for name, p in w.items() if p.grad is not None}
+        return reduce(torch.add, losses), g if self.scale is None else self.scale.unscaled(g)
 
 
 def _data_gradient(

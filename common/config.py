@@ -168,7 +168,9 @@ class RunConfig(Checked):
     momentum: Decay = Field(0.0, description="of the local SGD")
     weight_decay: NotNegative = Field(0.0, description="coupled L2 penalty, never filtered")
     clip_norm: NotNegative = Field(0.0, description="limit on a step's gradient norm; 0 is none")
-    amp: Literal["off", "bf16"] = Field("off", description="bf16 mixed precision on the nodes")
+    amp: Literal["off", "bf16", "fp16"] = Field(
+        "off", description="mixed precision on the nodes; fp16 scales the loss"
+    )
     device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = Field(
         "auto", description="auto, cpu, cuda or cuda:1; a node's own setting wins"
     )

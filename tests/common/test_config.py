@@ -124,7 +124,7 @@ def test_a_node_goes_round_as_well() -> None:
             "\"weighting\" in exp.toml: input should be 'uniform', 'examples', 'spectralfed', "
             "'spectralfuse', 'shapfed', 'cgsv', 'feddisco', 'fedawa' or 'fedlaw'; got 'spectralfuze'. Did you mean \"spectralfuse\"?",
         ),
-        ({"amp": "x"}, "\"amp\" in exp.toml: input should be 'off' or 'bf16'; got 'x'."),
+        ({"amp": "x"}, "\"amp\" in exp.toml: input should be 'off', 'bf16' or 'fp16'; got 'x'."),
         (
             {"batch-size": 4, "micro-batches": 8},
             "micro-batches (8) exceed batch-size (4), in exp.toml",

@@ -208,6 +208,28 @@ def test_a_node_that_joins_late_counts_with_zeros(federation: Federation) -> Non
     assert_mean(run, federation, last, "control")
 
 
+def test_a_resumed_run_still_counts_nodes_that_are_gone(federation: Federation) -> None:
+    keys: dict[str, Value] = {"algorithm": "feddyn", "learning_rate": 0.05, "min_nodes": 2}
+    grids = []
+
+    def known(grid):  # type: ignore[no-untyped-def]
+        grids.append(grid)
+        return grid
+
+    whole = federation.run(
+        "whole",
+        nodes=with_disks(federation),
+        rounds=4,
+        wrap_grid=known,
+        wrap=before_round(2, "site-3", lambda context: grids[0].online.discard(4)),
+        **keys,
+    )
+    federation.run("run", nodes=with_disks(federation), rounds=2, **keys)
+    resumed = federation.run("other", nodes=with_disks(federation, THREE[:2]), rounds=4, resume="run", **keys)
+    assert {r.client for r in whole.clients() if r.round > 2} == {"site-1", "site-2"}
+    assert resumed.model_bytes == whole.model_bytes
+
+
 def test_the_disk_holds_the_last_two_values_and_nothing_else(federation: Federation) -> None:
     federation.run(nodes=with_disks(federation), algorithm="scaffold", rounds=4)
     files = sorted(p.name for p in (federation.tmp_path / "disk" / "site-1").rglob("*") if p.is_file())
