@@ -187,6 +187,19 @@ def test_a_resumed_run_ends_with_the_bytes_of_a_whole_one(federation: Federation
     assert resumed.model_bytes == whole.model_bytes
 
 
+def test_a_resumed_run_knows_that_everybody_started_anew(federation: Federation) -> None:
+    keys: dict[str, Value] = {"algorithm": "scaffold", "learning_rate": 0.05}
+    whole = federation.run(
+        "whole", nodes=with_disks(federation), rounds=5, wrap=before_round(2, "site-2", erase), **keys
+    )
+    federation.run(
+        "run", nodes=with_disks(federation), rounds=3, wrap=before_round(2, "site-2", erase), **keys
+    )
+    resumed = federation.run("other", nodes=with_disks(federation), rounds=5, resume="run", **keys)
+    assert resumed.model_bytes == whole.model_bytes
+    assert not any(r.reason for r in resumed.rounds if r.round > 2)
+
+
 def test_a_node_that_joins_late_counts_with_zeros(federation: Federation) -> None:
     grids = []
 

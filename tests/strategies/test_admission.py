@@ -121,3 +121,46 @@ def test_what_is_admitted_is_finite(x: np.ndarray) -> None:
         assert not np.isfinite(x).all()
     else:
         assert np.isfinite(x).all()
+
+
+# Beside the update
+
+ASKED = Schema.of(UPDATE, BUFFERS, 1000, reports=("shift",), needs_steps=True)
+SHIFT = {"shift": UPDATE}
+
+
+def test_steps_and_reports_come_through() -> None:
+    reply = admit("a", Said(UPDATE, BUFFERS, METRICS, SHIFT), ASKED)
+    assert reply.steps == 4 and reply.reports["shift"] is UPDATE
+    assert admit("a", Said(UPDATE, BUFFERS, {"num-examples": 1}), SCHEMA).steps == 0
+
+
+@pytest.mark.parametrize("steps", [None, 0, -3, 2.0, True, [1], 2**60])
+def test_steps_that_are_none(steps: object) -> None:
+    with pytest.raises(Inadmissible, match="steps is .*; it takes a whole number of at least 1"):
+        admit("a", Said(UPDATE, BUFFERS, METRICS | {"steps": steps}, SHIFT), ASKED)
+    assert admit("a", Said(UPDATE, BUFFERS, METRICS | {"steps": steps}), SCHEMA).steps == 0
+
+
+@pytest.mark.parametrize(
+    ("reports", "sentence"),
+    [
+        ({}, "the reply reports nothing beside the update; this algorithm takes shift"),
+        (SHIFT | {"more": UPDATE}, "the reply reports more, shift; this algorithm takes shift"),
+        ({"shift": {"w": UPDATE["w"]}}, 'report "shift" lacks "b"'),
+        ({"shift": UPDATE | {"w": NAN}}, 'report "shift" "w" holds NaN or infinity'),
+    ],
+)
+def test_reports_that_do_not_fit(reports: dict[str, dict[str, np.ndarray]], sentence: str) -> None:
+    with pytest.raises(Inadmissible) as refused:
+        admit("a", Said(UPDATE, BUFFERS, METRICS, reports), ASKED)
+    assert str(refused.value) == sentence
+
+
+def test_coordinates_have_shapes_of_their_own_and_become_the_update() -> None:
+    sent = {"w": np.ones(2, np.float32), "b": np.ones(1, np.float32)}
+    schema = Schema.of(UPDATE, BUFFERS, 1000, coordinates=sent)
+    whole = admit("a", Said(sent, BUFFERS, METRICS), schema, lambda z: UPDATE)
+    assert whole.update is UPDATE
+    with pytest.raises(Inadmissible, match='update "w" has shape'):
+        admit("a", Said(UPDATE, BUFFERS, METRICS), schema)
