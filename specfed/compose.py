@@ -101,7 +101,11 @@ _NODE = """\
 site-{number}:
   <<: *specfed
   command:
-    [node, --config, /certs/node.toml, --data, "${{SPECFED_DATA:-digits}}", --part, {number}/{nodes}, --threads, "1"]
+    - node
+    - --config=/certs/node.toml
+    - --data=${{SPECFED_DATA:-digits}}
+    - --part={number}/{nodes}
+    - --threads=1
   restart: unless-stopped
   depends_on:
     enroll: {{condition: service_completed_successfully}}
@@ -141,7 +145,13 @@ def compose(nodes: int) -> str:
         *(_NODE.format(number=number, nodes=nodes) for number in range(1, nodes + 1)),
         _RUN.format(nodes=nodes),
     ]
-    volumes = ["ca", "server-certs", "state", "runs", *(f"{site}-{what}" for site in sites for what in ("certs", "state"))]
+    volumes = [
+        "ca",
+        "server-certs",
+        "state",
+        "runs",
+        *(f"{site}-{what}" for site in sites for what in ("certs", "state")),
+    ]
     return (
         _HEAD.format(nodes=nodes)
         + "\n".join(indent(service, "  ") for service in services)

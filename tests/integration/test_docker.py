@@ -3,18 +3,20 @@
 The image is built here, with the build arguments that the environment holds, or is the one in SPECFED_IMAGE.
 """
 
-import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
 from common.ledger import ClientRecord, End, Header, Record, RoundRecord, read
+from tests.integration.test_readme import command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
@@ -24,73 +26,82 @@ SITES = ["site-1", "site-2", "site-3"]
 BUILD_ARGUMENTS = ["BASE", "VARIANT", "TORCH_VERSION", "TORCH_INDEX"]
 
 
-def docker(*arguments: str, fails: bool = False, timeout: float = 120) -> str:
+def docker(*arguments: str, fails: bool = False) -> str:
     """Run a docker command to its end; what it printed."""
-    return finish(["docker", *arguments], {}, fails, timeout)
+    return finish(["docker", *arguments], fails=fails)
 
 
-def finish(command: list[str], more: dict[str, str], fails: bool = False, timeout: float = 120) -> str:
+def finish(
+    words: list[str], folder: Path = ROOT, fails: bool = False, timeout: float = 240, **more: str
+) -> str:
     done = subprocess.run(
-        command,
-        cwd=ROOT / "docker",
+        words,
+        cwd=folder,
         env=os.environ | more,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=timeout,
         check=False,
     )
-    assert (done.returncode != 0) == fails, f"{' '.join(command)}\n{done.stdout}"
+    assert (done.returncode != 0) == fails, f"{' '.join(words)}\n{done.stdout}"
     return done.stdout
 
 
 def composers() -> list[list[str]]:
     """The compose programs of this machine, the newer one first."""
-    found = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    found = subprocess.run("docker compose version", shell=True, capture_output=True, check=False)
     newer = [["docker", "compose"]] if found.returncode == 0 else []
     return newer + ([["docker-compose"]] if shutil.which("docker-compose") else [])
 
 
 @pytest.fixture(scope="module")
 def image() -> str:
+    """The image as the README builds it."""
     if "SPECFED_IMAGE" in os.environ:
         return os.environ["SPECFED_IMAGE"]
+    words = shlex.split(command("docker build"))
     arguments = [word for name in BUILD_ARGUMENTS for word in ("--build-arg", name)]
-    buildx = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
-    kit = {} if buildx.returncode == 0 else {"DOCKER_BUILDKIT": "0"}
-    build = ["docker", "build", "--quiet", "-f", "docker/Dockerfile", *arguments, "-t", "specfed", ".."]
-    build[build.index("docker/Dockerfile")] = "Dockerfile"
-    finish(build, kit, timeout=800)
-    return "specfed"
+    buildx = subprocess.run("docker buildx version", shell=True, capture_output=True, check=False)
+    older = {} if buildx.returncode == 0 else {"DOCKER_BUILDKIT": "0"}
+    finish([*words[:-1], "--quiet", *arguments, words[-1]], timeout=800, **older)
+    return words[words.index("-t") + 1]
 
 
+@dataclass(frozen=True)
 class Cluster:
     """The containers of one compose project."""
 
-    def __init__(self, image: str) -> None:
-        self.image, self.composer = image, composers()[0]
+    composer: list[str]
+    environment: dict[str, str]
 
-    def command(self, *words: str) -> list[str]:
-        return [*self.composer, "--project-name", PROJECT, "--file", "compose.yaml", *words]
+    def words(self, line: str, *more: str) -> list[str]:
+        """A command of the README, for the compose program that is there."""
+        return [*self.composer, *shlex.split(line)[2:], *more]
 
-    def compose(self, *words: str, fails: bool = False, timeout: float = 240) -> str:
-        return finish(self.command(*words), {"SPECFED_IMAGE": self.image}, fails, timeout)
+    def compose(self, line: str, *more: str) -> str:
+        return finish(self.words(line, *more), ROOT / "docker", **self.environment)
 
     def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service).strip()
+        return self.compose(f"docker compose ps -q {service}").strip()
 
     def inside(self, service: str, *words: str, fails: bool = False) -> str:
         return docker("exec", self.container(service), *words, fails=fails)
 
-    def state(self, service: str) -> dict[str, object]:
-        (found,) = json.loads(docker("inspect", self.container(service)))
-        state: dict[str, object] = found["State"]
-        return state
+    def health(self, service: str) -> str:
+        return docker("inspect", "--format", "{{.State.Health.Status}}", self.container(service)).strip()
 
     def fetch(self, name: str, folder: Path) -> Path:
-        """The newest run called so, copied out of its volume."""
-        docker("cp", f"{self.container('server')}:/runs", str(folder))
-        return max((folder / "runs").glob(f"*-{name}-*"))
+        """The run called so, copied out of its volume."""
+        line = command("docker compose cp")
+        assert line.endswith(" server:/runs .")
+        if self.composer == ["docker-compose"]:  # which cannot copy
+            docker("cp", f"{self.container('server')}:/runs", str(folder))
+        else:
+            self.compose(line.removesuffix(".") + str(folder))
+        (found,) = (folder / "runs").glob(f"*-{name}-*")
+        return found
 
     def rounds(self, name: str) -> int:
         """Rounds that the ledger of the run called so holds by now."""
@@ -107,16 +118,15 @@ def left() -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(image: str) -> Iterator[Cluster]:
-    cluster = Cluster(image)
-    cluster.compose("down", "--volumes", "--remove-orphans")
+    cluster = Cluster(composers()[0], {"SPECFED_IMAGE": image, "COMPOSE_PROJECT_NAME": PROJECT})
+    down = command("docker compose down")
+    cluster.compose(down)
     try:
-        cluster.compose("up", "--detach")
+        cluster.compose(command("docker compose up"))
         yield cluster
-    except BaseException:
-        print(cluster.compose("logs", "--tail", "60"))
-        raise
+        print(cluster.compose("docker compose logs --tail 60"))  # shown if a test failed
     finally:
-        cluster.compose("down", "--volumes", "--remove-orphans")
+        cluster.compose(down)
     assert left() == []
 
 
@@ -127,11 +137,11 @@ def records(folder: Path) -> list[Record]:
 @pytest.mark.parametrize("composer", composers(), ids=" ".join)
 @pytest.mark.parametrize("overlay", [[], ["--file", "compose.gpu.yaml"]], ids=["plain", "gpu"])
 def test_each_compose_program_understands_the_files(composer: list[str], overlay: list[str]) -> None:
-    finish([*composer, "--file", "compose.yaml", *overlay, "config", "--quiet"], {})
+    finish([*composer, "--file", "compose.yaml", *overlay, "config", "--quiet"], ROOT / "docker")
 
 
 def test_a_run_of_three_nodes_ends_with_a_model_on_the_host(cluster: Cluster, tmp_path: Path) -> None:
-    shown = cluster.compose("run", "--rm", "-T", "run", "rounds=3", "run-name=whole")
+    shown = cluster.compose(command("docker compose run"), "run-name=whole")
     assert "3/3" in shown and "completed in" in shown
 
     folder = cluster.fetch("whole", tmp_path)
@@ -142,7 +152,7 @@ def test_a_run_of_three_nodes_ends_with_a_model_on_the_host(cluster: Cluster, tm
     assert load_file(folder / "model.safetensors")
     assert (folder / "report.html").stat().st_size > 10_000
     for service in ["server", *SITES]:
-        assert cluster.state(service)["Health"]["Status"] == "healthy", service  # type: ignore[index]
+        assert cluster.health(service) == "healthy", service
 
 
 def test_a_container_can_do_no_more_than_it_must(cluster: Cluster) -> None:
@@ -165,9 +175,10 @@ def test_a_container_can_do_no_more_than_it_must(cluster: Cluster) -> None:
 def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     words = ["rounds=6", "run-name=lost", "min-replies=2", "round-timeout=15"]
     run = subprocess.Popen(
-        cluster.command("run", "--rm", "-T", "run", *words),
+        cluster.words("docker compose run --rm run", *words),
         cwd=ROOT / "docker",
-        env=os.environ | {"SPECFED_IMAGE": cluster.image},
+        env=os.environ | cluster.environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -176,7 +187,7 @@ def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_p
     while cluster.rounds("lost") < 1:
         assert run.poll() is None and time.monotonic() < deadline
         time.sleep(0.5)
-    docker("kill", cluster.container("site-2"))
+    cluster.compose("docker compose stop site-2")
     shown, _ = run.communicate(timeout=240)
     assert run.returncode == 0, shown
 
@@ -185,4 +196,5 @@ def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_p
     assert isinstance(end, End) and (end.status, end.rounds) == ("completed-degraded", 6)
     missing = {r.client for r in seen if isinstance(r, ClientRecord) and r.status == "missing"}
     assert missing == {"site-2"}
-    assert [r.accepted for r in seen if isinstance(r, RoundRecord)][0] == 3
+    accepted = [r.accepted for r in seen if isinstance(r, RoundRecord)]
+    assert (accepted[0], accepted[-1]) == (3, 2)

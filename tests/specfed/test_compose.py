@@ -25,7 +25,7 @@ def test_each_node_sees_its_own_key_and_nothing_else(nodes: int) -> None:
     for number, site in enumerate(sites, start=1):
         assert services[site]["volumes"] == [f"{site}-certs:/certs:ro", f"{site}-state:/state"]
         assert services[site]["networks"] == ["federation"]
-        assert f"{number}/{nodes}" in services[site]["command"]
+        assert f"--part={number}/{nodes}" in services[site]["command"]
     holders = [name for name, service in services.items() if any("ca:" in v for v in service["volumes"])]
     assert holders == ["certs"]
     used = {volume.split(":")[0] for service in services.values() for volume in service["volumes"]}
