@@ -103,6 +103,7 @@ site-{number}:
   command:
     - node
     - --config=/certs/node.toml
+    - --state=/state
     - --data=${{SPECFED_DATA:-digits}}
     - --part={number}/{nodes}
     - --threads=1

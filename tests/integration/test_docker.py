@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 PROJECT = "specfed-test"
 SITES = ["site-1", "site-2", "site-3"]
-BUILD_ARGUMENTS = ["BASE", "VARIANT", "TORCH_VERSION", "TORCH_INDEX"]
+BUILD_ARGUMENTS = ["BASE", "VARIANT", "TORCH_VERSION"]  # beside the README's; unset ones keep their defaults
 
 
 def docker(*arguments: str, fails: bool = False) -> str:
@@ -62,7 +62,7 @@ def image() -> str:
     if "SPECFED_IMAGE" in os.environ:
         return os.environ["SPECFED_IMAGE"]
     words = shlex.split(command("docker build"))
-    arguments = [word for name in BUILD_ARGUMENTS for word in ("--build-arg", name)]
+    arguments = [f"--build-arg={name}" for name in BUILD_ARGUMENTS]
     buildx = subprocess.run("docker buildx version", shell=True, capture_output=True, check=False)
     older = {} if buildx.returncode == 0 else {"DOCKER_BUILDKIT": "0"}
     finish([*words[:-1], "--quiet", *arguments, words[-1]], timeout=800, **older)
