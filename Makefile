@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCE := common client_app strategies server_app specfed
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-all check format bench clean
+.PHONY: help demo test test-fast test-browser test-docker check format bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -15,13 +15,16 @@ demo: $(READY)  ## a real federation on this machine, with a report
 	$(BIN)/specfed demo
 
 test: $(READY)  ## all tests, real federations over gRPC included
-	$(BIN)/python -m pytest -m "not browser"
+	$(BIN)/python -m pytest -m "not browser and not docker"
 
 test-fast: $(READY)  ## the tests that start no federation
-	$(BIN)/python -m pytest -m "not slow and not browser"
+	$(BIN)/python -m pytest -m "not slow and not browser and not docker"
 
 test-browser: $(READY)  ## look at the report in a headless browser; needs chromium
 	$(BIN)/python -m pytest -m browser
+
+test-docker: $(READY)  ## a federation in containers; needs a Docker engine with docker compose
+	$(BIN)/python -m pytest -m docker
 
 check: $(READY)  ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ import click
 import typer
 
 from common.config import RunConfig, Value
-from common.errors import DataError, SpecfedError
+from common.errors import ConfigError, DataError, SpecfedError
 from specfed import __version__, cli_certs, cli_deploy
 from specfed.cli_deploy import ControlAddress, Insecure, ServerConfig, TlsCa, python_path, reach
 from specfed.settings import checked, parse_overrides, read_run
@@ -286,6 +286,27 @@ def app_hash() -> None:
 
     with cluster.scratch() as folder:
         print(launcher.app_hash(launcher.stage_app(folder / "app")))
+
+
+@app.command()
+def compose(
+    nodes: Nodes = 3,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Write what goes beside the compose file to give each node a GPU.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write; the terminal, if not given.")] = None,
+) -> None:
+    """Write a file for Docker Compose: a server and so many nodes on one machine."""
+    from specfed.compose import compose, gpu_overlay
+
+    text = gpu_overlay(nodes) if gpu else compose(nodes)
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
 @app.command()

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 Config = Annotated[Path | None, typer.Option(help="TOML file with these options as keys; options win.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="Talk without encryption.")]
 TlsCa = Annotated[Path | None, typer.Option(help="Certificate of the CA that vouches for the server.")]
-Health = Annotated[str | None, typer.Option(help="HOST:PORT at which gRPC health checks are answered.")]
+Health = Annotated[
+    str | None,
+    typer.Option(envvar="SPECFED_HEALTH", help="HOST:PORT at which gRPC health checks are answered."),
+]
 LogFormat = Annotated[str | None, typer.Option(help="human or json.")]
 ServerConfig = Annotated[
     Path | None, typer.Option("--config", help="The server's TOML file, for its address and its CA.")

@@ -51,6 +51,8 @@ MISTAKES = {
     "out of range": (["demo", "--rounds", "0"], 2, '"rounds"'),
     "wrong choice": (["demo", "--weighting", "spectralfus"], 2, 'Did you mean "spectralfuse"?'),
     "one node": (["demo", "--nodes", "1"], 2, "at least 2"),
+    "one container": (["compose", "--nodes", "1"], 2, "at least 2"),
+    "no place for a file": (["compose", "--out", "nowhere/compose.yaml"], 2, "nowhere/compose.yaml"),
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
     "unknown partition": (["demo", "--partition", "dirichle"], 3, 'Did you mean "dirichlet"?'),
     "unknown model": (["demo", "--model", "cnn6"], 4, 'Did you mean "cnn5"?'),
@@ -330,3 +332,11 @@ def test_ctrl_c_stops_a_run_on_its_server(
     known = Control(Address("127.0.0.1", int(control)), None, tmp_path / "home")
     assert status(known, match[1]).state == "finished:stopped"
     assert server.end(signal.SIGTERM) == 143
+
+
+def test_compose_files_go_to_the_terminal_or_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    code, shown, _ = invoke("compose", "--nodes", "8")
+    assert code == 0 and "site-8:" in shown and "site-9:" not in shown
+    assert invoke("compose", "--nodes", "8", "--out", "mine.yaml")[:2] == (0, "")
+    assert (tmp_path / "mine.yaml").read_text() == shown
+    assert "capabilities: [gpu]" in invoke("compose", "--gpu")[1]
