@@ -137,7 +137,7 @@ def test_steps_and_reports_come_through() -> None:
 
 @pytest.mark.parametrize("steps", [None, 0, -3, 2.0, True, [1], 2**60])
 def test_steps_that_are_none(steps: object) -> None:
-    with pytest.raises(Inadmissible, match="steps is .*; it takes a whole number of at least 1"):
+    with pytest.raises(Inadmissible, match=r"steps is .*; it takes a whole number of at least 1"):
         admit("a", Said(UPDATE, BUFFERS, METRICS | {"steps": steps}, SHIFT), ASKED)
     assert admit("a", Said(UPDATE, BUFFERS, METRICS | {"steps": steps}), SCHEMA).steps == 0
 
