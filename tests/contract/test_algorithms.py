@@ -16,7 +16,7 @@ from common.filters import FILTERS, low_bins
 from common.messages import unpack
 from common.params import nested
 from specfed.local_grid import LocalGrid
-from tests.federation import Federation, Handler, Run
+from tests.federation import Federation, Handler, Run, on_train
 
 # f_1 = (w - 1)^2 / 2 + 1 and f_2 = (w + 2)^2 + 1 as cross-entropies: two logits whose soft-plus they are.
 START, RATE = 0.5, 0.1
@@ -247,3 +247,45 @@ def test_without_weight_decay_no_algorithm_moves_the_low_bins(federation: Federa
         assert np.abs(last - first).max(initial=0) < 2e-5, name
         filtered += low > 0 and bool(np.abs(after - models[0][name]).max() > 1e-3)
     assert filtered >= 2
+
+
+def test_what_the_filter_empties_need_not_be_sent(federation: Federation) -> None:
+    sent: dict[str, int] = {}
+
+    def count(name: str) -> object:
+        def note(reply: Message, round_: int) -> Message:
+            update = unpack(reply.content.array_records["update"])
+            sent[name] = sum(x.size for x in update.values())
+            return reply
+
+        return on_train("site-1", note)
+
+    keys: dict[str, Value] = {"filter_ratio": 0.3, "algorithm": "scaffold", "weighting": "spectralfuse"}
+    full = federation.run("full", wrap=count("full"), **keys)  # type: ignore[arg-type]
+    kept = federation.run("kept", wrap=count("kept"), uplink="kept-bins", **keys)  # type: ignore[arg-type]
+    assert full.error is None and kept.error is None
+    models = [load_file(run.folder / "model.safetensors") for run in (full, kept)]
+    for name, x in models[0].items():
+        np.testing.assert_allclose(models[1][name], x, atol=2e-6)
+    # Of 288, 48, 192 and 4 elements at ratio 0.3: 43, 7 and 29 low bins go, two numbers each but for the mean.
+    assert (sent["full"], sent["kept"]) == (532, 532 - (85 + 13 + 57))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_same_run_again_gives_the_same_bytes(federation: Federation, algorithm: str) -> None:
+    keys: dict[str, Value] = {"algorithm": algorithm, "rounds": 2, "learning_rate": 0.05}
+    first, again = (federation.run(name, nodes=federation.nodes(2), **keys) for name in ("first", "again"))
+    assert first.model_bytes == again.model_bytes
+
+
+def test_scaffold_of_a_single_client_is_fedavg(federation: Federation) -> None:
+    keys: dict[str, Value] = {"min_nodes": 1, "rounds": 3, "learning_rate": 0.1}
+    models = [
+        load_file(
+            federation.run(name, nodes=federation.nodes(1), algorithm=name, **keys).folder
+            / "model.safetensors"
+        )
+        for name in ("scaffold", "fedavg")
+    ]
+    for name, x in models[0].items():
+        np.testing.assert_allclose(x, models[1][name], atol=1e-6)
