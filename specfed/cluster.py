@@ -35,6 +35,7 @@ class Federation:
     app: Path
     logs: Path  # one file for each process
     log_keepers: list[Process]  # one for each run
+    fleet: Address  # where nodes dial
 
     def submit(self, config: Mapping[str, Value]) -> "LocalRun":
         """Start a run as soon as the server answers. Its log goes to ``run.log``."""
@@ -128,6 +129,7 @@ def federation(
             launcher.stage_app(folder / "app"),
             logs,
             log_keepers,
+            fleet,
         )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from common.config import RunConfig, Value
 from common.ledger import ClientRecord, End, Header, Record, RoundRecord, read
 from server_app.app import app as server_app
 from server_app.folder import RUN_ID, RUNS
-from specfed import cluster
+from specfed import cluster, launcher
 from specfed.live import follow
 from specfed.local_grid import run_locally
 from strategies.presets import PRESETS
@@ -87,3 +88,52 @@ def test_a_killed_node_is_missed_by_name_and_the_run_goes_on(fed: cluster.Federa
     lost = [r for r in seen if isinstance(r, ClientRecord) and r.client == "site-2"]
     assert lost and {r.status for r in lost} == {"missing"}
     assert [r.accepted for r in seen if isinstance(r, RoundRecord)] == [2, 2]
+
+
+@pytest.mark.timeout(900)
+def test_algorithms_whose_halves_talk_run_on_real_nodes(tmp_path: Path) -> None:
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    runs = tmp_path / "runs"
+    with cluster.federation(shares.nodes, tmp_path / "fed", {RUNS: str(runs)}, {}) as fed:
+        for algorithm in ("scaffold", "fedsmoo", "ssf"):
+            run = config(rounds=3, model="mlp4", run_name=algorithm, algorithm=algorithm)
+            started = fed.submit(run.as_dict())
+            while not started.finished():
+                time.sleep(0.2)
+            (folder,) = runs.glob(f"*-{algorithm}-*")
+            records = list(read(folder / "ledger.jsonl"))
+            assert isinstance(records[-1], End) and records[-1].status == "completed", algorithm
+            assert not any(r.reason for r in records if isinstance(r, RoundRecord)), algorithm
+
+
+def test_a_node_that_restarts_goes_on_from_its_disk(tmp_path: Path) -> None:
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    nodes = [n.model_copy(update={"state": str(tmp_path / "state" / n.name)}) for n in shares.nodes]
+    environment = {RUNS: str(tmp_path / "runs"), RUN_ID: "deployed"}
+    # More rounds than it takes; the federation ends with the test.
+    run = config(rounds=500, model="mlp4", algorithm="scaffold", min_nodes=2, round_timeout=15.0)
+    seen: list[Record] = []
+    with cluster.federation(nodes, tmp_path / "fed", environment, {}) as fed, ExitStack() as stack:
+        for record in records_of(fed, run, tmp_path / "runs" / "deployed"):
+            seen.append(record)
+            if isinstance(record, ClientRecord) and record.round > 3 and record.client == "site-2":
+                if record.status == "accepted":
+                    break
+            if isinstance(record, RoundRecord) and record.round == 2:
+                gone = fed.nodes["site-2"]
+                launcher.stop([gone])
+                again = launcher.spawn_node(
+                    tmp_path / "again",
+                    fed.fleet,
+                    stack.enter_context(launcher.reserve_port()),
+                    nodes[1].as_dict(),
+                    log=tmp_path / "again.log",
+                )
+                stack.callback(launcher.stop, [again])
+                while not launcher.online(again):
+                    launcher.require_running(again)
+                    time.sleep(0.1)
+    turns = {r.round: r.status for r in seen if isinstance(r, ClientRecord) and r.client == "site-2"}
+    assert turns[1] == turns[2] == "accepted"
+    assert "accepted" in {status for number, status in turns.items() if number > 3}
+    assert not any("lost what it remembered" in r.reason for r in seen if isinstance(r, RoundRecord))
