@@ -232,6 +232,14 @@ def test_pods_are_confined(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", BASES)
+def test_never_two_at_once_hold_a_state_or_key(role: str) -> None:
+    (deployment,) = of_kind(role, "Deployment")
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"] == {"matchLabels": labels}
+
+
+@pytest.mark.parametrize("role", BASES)
 def test_namespaces_let_only_confined_pods_in(role: str) -> None:
     (namespace,) = of_kind(role, "Namespace")
     assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
