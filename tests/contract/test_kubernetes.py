@@ -232,6 +232,14 @@ def test_pods_are_confined(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", BASES)
+def test_image_runs_as_the_user_and_answers_at_the_port(role: str) -> None:
+    image = (ROOT.parent / "Dockerfile").read_text()
+    assert f"specfed:x:{USER}:{USER}:" in image and "USER specfed" in image
+    assert f"SPECFED_HEALTH=127.0.0.1:{HEALTH}" in image
+    assert 'ENTRYPOINT ["specfed"]' in image and "command" not in container_of(role)
+
+
+@pytest.mark.parametrize("role", BASES)
 def test_never_two_at_once_hold_a_state_or_key(role: str) -> None:
     (deployment,) = of_kind(role, "Deployment")
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
