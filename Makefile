@@ -6,22 +6,25 @@ BIN := $(VENV)/bin
 SOURCE := common client_app strategies server_app specfed
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-browser test-docker check format bench clean
+.PHONY: help demo test test-fast test-browser test-network test-docker check format bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(READY)  ## a real federation on this machine, with a report
 	$(BIN)/specfed demo
 
-test: $(READY)  ## all tests, real federations over gRPC included
-	$(BIN)/python -m pytest -m "not browser and not docker"
+test: $(READY)  ## all tests that any user can run, real federations over gRPC included
+	$(BIN)/python -m pytest -m "not browser and not network and not docker"
 
 test-fast: $(READY)  ## the tests that start no federation
-	$(BIN)/python -m pytest -m "not slow and not browser and not docker"
+	$(BIN)/python -m pytest -m "not slow and not browser and not network and not docker"
 
 test-browser: $(READY)  ## look at the report in a headless browser; needs chromium
 	$(BIN)/python -m pytest -m browser
+
+test-network: $(READY)  ## a federation of four hosts with NAT and a cut line; needs root, iproute2, iptables
+	$(BIN)/python -m pytest -m network
 
 test-docker: $(READY)  ## a federation in containers; needs a Docker engine with docker compose
 	$(BIN)/python -m pytest -m docker

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 
@@ -97,7 +98,8 @@ def _sender(
     pid: int, number: signal.Signals, then_kill: bool = False
 ) -> Callable[[int, FrameType | None], None]:
     def send(_number: int, _frame: FrameType | None) -> None:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # it has just been buried
+            os.kill(pid, number)
         if then_kill:
             signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
 

@@ -12,11 +12,14 @@ from threading import Thread
 
 
 class Command:
-    """One ``specfed`` command in the background, with what it has printed so far."""
+    """One ``specfed`` command in the background, with what it has printed so far.
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    ``inside`` are words before it, such as those of a network namespace.
+    """
+
+    def __init__(self, folder: Path, *words: str, inside: tuple[str, ...] = ()) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "specfed.cli", *words],
+            [*inside, sys.executable, "-m", "specfed.cli", *words],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -50,16 +53,16 @@ class Command:
 
 @contextmanager
 def commands(folder: Path) -> Iterator[Callable[..., Command]]:
-    """A way to start commands in ``folder``; none of them outlives the exit."""
+    """A way to start commands in ``folder``, or ``at`` another one; none of them outlives the exit."""
     started: list[Command] = []
 
-    def command(*words: str) -> Command:
-        started.append(Command(folder, *words))
+    def command(*words: str, at: Path = folder, inside: tuple[str, ...] = ()) -> Command:
+        started.append(Command(at, *words, inside=inside))
         return started[-1]
 
     try:
         yield command
     finally:
-        for one in started:
+        for one in reversed(started):  # nodes before their server
             if one.popen.poll() is None:
                 one.end(signal.SIGTERM)

@@ -1,5 +1,6 @@
 """Ports, addresses and what is handed to Flower's processes. Flower's own parser is the oracle."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from common.config import NodeConfig
 from common.errors import ConfigError, PortError, UnreachableError
-from specfed import launcher
+from specfed import launcher, launcher_process
 from specfed.launcher import Address, Process, node_config, require_free, reserve_port, toml
 
 PRINTABLE = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Zs")))
@@ -214,3 +215,9 @@ def test_the_patched_part_of_flower_is_still_what_it_was() -> None:
 
     used = set(re.findall(r"\btime\.(\w+)", Path(node.__file__).read_text(encoding="utf-8")))
     assert used == {"sleep"}
+
+
+def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> None:
+    gone = subprocess.Popen([sys.executable, "-IS", "-c", ""])
+    gone.wait()
+    launcher_process._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)
