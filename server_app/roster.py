@@ -30,7 +30,7 @@ class Roster:
     A node that comes back under its name takes its place again. A second node under a name that is in
     use is refused, and so is one whose data have another shape or number of classes than the run's, and
     one that gives itself another name than the one that its key is enrolled under. A refused node may try
-    again once it has been away.
+    again once it has been away, or once the name that it was refused for is free.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -40,6 +40,7 @@ class Roster:
         self._ids: dict[str, int] = {}  # name -> node id
         self._refused: dict[int, str] = {}  # node id -> reason
         self._barred: set[int] = set()  # ids of refused nodes that have not been away since
+        self._queued: dict[int, str] = {}  # of them, those whose name was in use -> that name
         self._greeted: dict[str, int] = {}  # id of an unanswered hello -> node id
 
     def gather(self, grid: Grid, min_nodes: int) -> tuple[NodeCard, ...]:
@@ -67,6 +68,10 @@ class Roster:
         """
         online = set(grid.get_node_ids())
         self._barred &= online
+        # Who was refused for a name in use may be the same site, back before the server missed its old node.
+        free = {i for i, name in self._queued.items() if self._ids.get(name) not in online}
+        self._barred -= free
+        self._queued = {i: name for i, name in self._queued.items() if i not in free}
         known = set(self._ids.values()) | self._barred | set(self._greeted.values())
         self._greet(grid, sorted(online - known))
         answers = self._answers(grid)
@@ -110,6 +115,8 @@ class Roster:
         if card is None or problem:
             self._refused[node_id] = problem
             self._barred.add(node_id)
+            if card is not None and self._ids.get(card.name) in online:
+                self._queued[node_id] = card.name
             log.warning("node refused: %s", problem)
             self.news.append(Joined(round=round_, refused=problem))
             return

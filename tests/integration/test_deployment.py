@@ -116,9 +116,9 @@ def test_a_node_that_restarts_goes_on_from_its_disk(tmp_path: Path) -> None:
     with cluster.federation(nodes, tmp_path / "fed", environment, {}) as fed, ExitStack() as stack:
         for record in records_of(fed, run, tmp_path / "runs" / "deployed"):
             seen.append(record)
-            if isinstance(record, ClientRecord) and record.round > 3 and record.client == "site-2":
-                if record.status == "accepted":
-                    break
+            turn = isinstance(record, ClientRecord) and record.client == "site-2" and record.round > 3
+            if turn and record.status == "accepted":  # type: ignore[union-attr]
+                break
             if isinstance(record, RoundRecord) and record.round == 2:
                 gone = fed.nodes["site-2"]
                 launcher.stop([gone])

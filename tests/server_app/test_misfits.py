@@ -400,3 +400,34 @@ def test_a_node_that_was_refused_may_come_back_with_its_right_name(federation: F
     )
     assert 'a node called "site-7" has the key enrolled as "site-3"' in str(run.records)
     assert [c.round for c in run.clients("site-3")] == [3, 4] and run.clients("site-7") == []
+
+
+def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_gone(
+    federation: Federation,
+) -> None:
+    nodes = [federation.node("site-1"), federation.node("site-2"), federation.node("site-2")]
+
+    class Slow:
+        """The server takes node 3 for online until round 2, though it is node 4 that has come back."""
+
+        def __init__(self, grid: LocalGrid) -> None:
+            self._grid = grid
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._grid, name)
+
+        def push_messages(self, messages: list[Message]) -> list[str]:
+            ids = self._grid.push_messages(messages)
+            if max(m.metadata.group_id for m in messages) == "2":
+                self._grid.online = {2, 4}
+            return ids
+
+    run = federation.run(
+        nodes=nodes,
+        wrap_grid=lambda grid: Slow(grid),  # type: ignore[arg-type,return-value]
+        rounds=4,
+        min_nodes=2,
+    )
+    assert 'a second node called "site-2"' in str(run.records)
+    turns = [(c.round, c.status) for c in run.clients("site-2")]
+    assert turns[:2] == [(1, "accepted"), (2, "accepted")] and turns[-1] == (4, "accepted")
