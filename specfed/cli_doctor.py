@@ -41,10 +41,10 @@ def doctor(
         raise ConfigError(
             "--config is missing; give node.toml or server.toml, or 'doctor node' with its options"
         )
-    raise typer.Exit(_examine(_side(config), config, {}, as_json))
+    raise typer.Exit(examine(side_of(config), config, {}, as_json))
 
 
-def _side(file: Path) -> str:
+def side_of(file: Path) -> str:
     """Whose file it is: the side that knows more of its keys."""
     from specfed.deployment import NodeSettings, ServerSettings
     from specfed.settings import read_file
@@ -59,7 +59,7 @@ def _side(file: Path) -> str:
     return max(known, key=lambda side: known[side])
 
 
-def _examine(side: str, file: Path | None, options: Mapping[str, Value | None], as_json: bool) -> int:
+def examine(side: str, file: Path | None, options: Mapping[str, Value | None], as_json: bool) -> int:
     """Check one side and print what was found as it comes; the exit code."""
     from specfed.doctor.finding import exit_code
 
@@ -127,7 +127,7 @@ def _like(command: Callable[..., None], side: str) -> Callable[..., int]:
         options = {
             _dashed(key): str(value) if isinstance(value, Path) else value for key, value in given.items()
         }
-        return _examine(side, config, options, as_json)
+        return examine(side, config, options, as_json)
 
     taken = inspect.signature(command, eval_str=True)
     more = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)

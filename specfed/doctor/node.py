@@ -108,10 +108,6 @@ def data(settings: NodeSettings, seconds: float = DATA_SECONDS) -> Finding:
 def _data(settings: NodeSettings) -> Finding:
     examples = load(settings.data, "train")
     rows = part_of(examples, settings.part, settings.alpha, settings.part_seed)
-    if len(rows) == 0:
-        return problem(
-            "data", f'data "{settings.data}" hold no training examples', "take another part", DataError
-        )
     met = len(np.unique(examples.y[rows]))
     if examples.classes < 2:
         text = f'data "{settings.data}" have {examples.classes} class; there is nothing to tell apart'

@@ -1,6 +1,7 @@
 """What a coordinator's server needs: this machine, its certificates, database and ports."""
 
 import fcntl
+import os
 import sqlite3
 import ssl
 from collections.abc import Callable, Iterator
@@ -125,6 +126,10 @@ def database(file: Path) -> Finding:
     """Whether the server's database can be written to. Nothing is."""
     if not file.exists():
         return ok("database", f"{file} is made at the first start")
+    places = (file, file.parent)  # SQLite keeps its journal beside the file
+    if not all(os.access(place, os.W_OK, effective_ids=True) for place in places):
+        text, fix = _DATABASE["SQLITE_READONLY"]
+        return problem("database", f"{file} {text}", fix.replace("FILE", str(file)), ConfigError)
     try:
         link = sqlite3.connect(
             f"file:{quote(str(file))}?mode=rw", uri=True, timeout=LOCK_SECONDS, isolation_level=None

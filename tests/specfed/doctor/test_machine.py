@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,8 +147,6 @@ def test_a_gpu_that_is_not_here() -> None:
 
 
 def test_what_takes_too_long_is_left_to_itself() -> None:
-    import threading
-
     release = threading.Event()
     with pytest.raises(TimeoutError):
         finding.within(0.05, release.wait)
