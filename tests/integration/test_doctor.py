@@ -2,14 +2,15 @@
 
 import json
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specfed import certs, launcher_probe
+from specfed import certs, cli, launcher_probe
 from specfed.doctor import clock
 from specfed.launcher import Address, reserve_port
 from tests.commands import commands
@@ -25,33 +26,50 @@ def fed(tmp_path: Path) -> Iterator[Deployment]:
         yield Deployment(tmp_path, stack.enter_context(commands(tmp_path)), ports)
 
 
-def asked(fed: Deployment, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code and findings by name of 'specfed doctor'."""
-    code, output = fed.done("doctor", *words, "--json")
-    told = json.loads(output)
-    assert told["exit-code"] == code
-    return code, {finding["name"]: finding for finding in told["findings"]}
+Asked = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 
 
-def test_both_ends_of_a_federation(fed: Deployment, tmp_path: Path) -> None:
+@pytest.fixture
+def asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Asked]:
+    """Exit code and findings by name of 'specfed doctor', in this process, which has loaded PyTorch once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        monkeypatch.setattr(sys, "argv", ["specfed", "doctor", *words, "--json"])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = json.loads(capsys.readouterr().out)
+        assert told["exit-code"] == left.value.code
+        return told["exit-code"], {finding["name"]: finding for finding in told["findings"]}
+
+    yield ask
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_both_ends_of_a_federation(fed: Deployment, asked: Asked, tmp_path: Path) -> None:
     site = tmp_path / "certs" / "site-a"
     node = ("node", "--config", str(site / "node.toml"), "--data", "digits")
 
     # Before the server runs.
-    code, found = asked(fed, *fed.config)
+    code, found = asked(*fed.config)
     assert code == 0 and "no server runs there" in found["port"]["text"], found
-    code, found = asked(fed, *node)
+    code, found = asked(*node)
     assert code == 5 and "nothing listens at localhost" in found["port"]["text"], found
 
     server = fed.server()
     key = str(site / "site-a.key")
-    code, found = asked(fed, *fed.config)
+    code, found = asked(*fed.config)
     assert code == 0 and "our running server answers" in found["port"]["text"], found
     assert "our running server answers" in found["runs port"]["text"]
     assert found["nodes"]["state"] == "warning" and "nobody can take part" in found["nodes"]["text"]
 
     # The key is not enrolled, is enrolled, and was revoked; being asked leaves no trace at the server.
-    code, found = asked(fed, *node)
+    code, found = asked(*node)
     assert code == 5 and f"{key} is not enrolled at localhost" in found["key"]["text"], found
     assert fed.done("enroll", "certs/site-a/site-a.pub", *fed.config)[0] == 0
     code, output = fed.done("doctor", *node)
@@ -64,19 +82,19 @@ def test_both_ends_of_a_federation(fed: Deployment, tmp_path: Path) -> None:
     # A running node is not disturbed, and is counted.
     running = fed.node("site-a", "1/1")
     fed.online(running)
-    assert asked(fed, *node)[0] == 0
-    assert asked(fed, *fed.config)[1]["nodes"]["text"] == "1 known, 1 online"
+    assert asked(*node)[0] == 0
+    assert asked(*fed.config)[1]["nodes"]["text"] == "1 known, 1 online"
     assert fed.nodes() == {"site-a": "online"} and running.popen.poll() is None
     assert running.end(signal.SIGTERM) == 143
 
     # The port of the runs, dialled by mistake; the state folder, used from other ports.
-    code, found = asked(fed, *node, "--server", f"localhost:{fed.ports[1]}")
+    code, found = asked(*node, "--server", f"localhost:{fed.ports[1]}")
     assert code == 5 and "not its --control-port" in found["gRPC"]["fix"], found
-    code, found = asked(fed, "server", *fed.config, "--port", str(fed.ports[2] + 1))
+    code, found = asked("server", *fed.config, "--port", str(fed.ports[2] + 1))
     assert code == 2 and "is in use by another server" in found["server"]["text"], found
 
     assert fed.done("revoke", "site-a", *fed.config)[0] == 0
-    code, found = asked(fed, *node)
+    code, found = asked(*node)
     assert code == 5 and "or was revoked there" in found["key"]["text"], found
     assert server.end(signal.SIGTERM) == 143
 
@@ -103,24 +121,24 @@ def skewed_clocks(address: Address, site: Path) -> None:
             assert words in found.text or abs(ahead + wrong) > 0.5, found
 
 
-def test_without_encryption(fed: Deployment) -> None:
+def test_without_encryption(fed: Deployment, asked: Asked) -> None:
     address = f"127.0.0.1:{fed.ports[0]}"
     options = ("--insecure", "--port", str(fed.ports[0]), "--control-port", str(fed.ports[1]))
     server = fed.start("server", *options)
     server.wait_for("run folders go to")
     node = ("node", "--insecure", "--server", address, "--data", "digits", "--name", "site-a")
-    code, found = asked(fed, *node)
+    code, found = asked(*node)
     assert code == 0 and found["clock"]["state"] == found["Flower"]["state"] == "ok", found
     assert {name for name, one in found.items() if one["state"] == "warning"} == {"TLS"}
-    code, found = asked(fed, "server", *options)
+    code, found = asked("server", *options)
     assert code == 0 and "our running server answers" in found["runs port"]["text"], found
     assert found["nodes"]["text"] == "0 known, 0 online" and found["nodes"]["state"] == "ok"
 
     # With TLS against it, and the other way round on the same port.
-    code, found = asked(fed, "node", "--config", "certs/site-a/node.toml", "--server", address)
+    code, found = asked("node", "--config", "certs/site-a/node.toml", "--server", address)
     assert code == 2 and "the server speaks without TLS" in found["TLS"]["text"], found
     assert found["data"]["text"] == "no data are named"
-    code, found = asked(fed, *fed.config)
+    code, found = asked(*fed.config)
     assert code == 6 and "by what speaks no TLS" in found["port"]["text"], found
     assert server.end(signal.SIGTERM) == 143
 
