@@ -52,18 +52,21 @@ def disk(what: str, folder: Path, few: int = FEW) -> Finding:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         return problem(
-            what, f"{there} is a file, no folder", f"move it away, or name another {what}", ConfigError
+            what,
+            f"{there} is a file, no folder",
+            f"move it away, or take another folder for {what}",
+            ConfigError,
         )
     try:
         with tempfile.TemporaryFile(dir=there, buffering=0) as file:
             _fill(file.fileno(), TRIAL)
     except OSError as error:
         if error.errno in _FULL:
-            fix = f"free some room there, lift the quota, or name a {what} on another disk"
+            fix = f"free some room there, lift the quota, or take a folder on another disk for {what}"
             return problem(
                 what, f"there is no room for {TRIAL // MB} MB in {there}: {error.strerror}", fix, ConfigError
             )
-        fix = f"let this user write there ('chown'), or name another {what}"
+        fix = f"let this user write there ('chown'), or take another folder for {what}"
         return problem(what, f"{there} cannot be written to: {error.strerror}", fix, ConfigError)
     status = os.statvfs(there)
     free = status.f_bavail * status.f_frsize
