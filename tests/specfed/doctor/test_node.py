@@ -97,6 +97,11 @@ def test_a_policy_names_the_apps(made: Path, tmp_path: Path) -> None:
 # --- data --------------------------------------------------------------------------------------------
 
 
+def looked_at(chosen: NodeSettings) -> Finding:
+    """With time for a busy machine to import what splits data."""
+    return node.data(chosen, seconds=200)
+
+
 def saved(folder: Path, labels: list[int], **more: Any) -> str:
     file = folder / f"{len(list(folder.iterdir()))}.npz"
     np.savez(file, x=np.zeros((len(labels), 3), np.float32), y=np.array(labels), **more)
@@ -104,8 +109,8 @@ def saved(folder: Path, labels: list[int], **more: Any) -> str:
 
 
 def test_data_are_counted(made: Path, tmp_path: Path) -> None:
-    assert node.data(settings(made)).text == "1,437 examples of 10 of 10 classes"
-    found = node.data(settings(made, data=saved(tmp_path, [0, 2, 2]), part="1/1"))
+    assert looked_at(settings(made)).text == "1,437 examples of 10 of 10 classes"
+    found = looked_at(settings(made, data=saved(tmp_path, [0, 2, 2]), part="1/1"))
     assert (found.state, found.text) == ("ok", "3 examples of 2 of 3 classes")
 
 
@@ -114,21 +119,21 @@ def test_data_are_counted(made: Path, tmp_path: Path) -> None:
     [("nowhere.npz", "there is no such file"), ("/etc/passwd", "is a file of a kind that cannot be read")],
 )
 def test_data_that_cannot_be_read(made: Path, data: str, words: str) -> None:
-    found = node.data(settings(made, data=data))
+    found = looked_at(settings(made, data=data))
     assert found.error is not None and found.error.exit_code == 3 and words in found.text and found.fix
 
 
 def test_data_with_too_few_classes(made: Path, tmp_path: Path) -> None:
-    found = node.data(settings(made, data=saved(tmp_path, [0, 0, 0])))
+    found = looked_at(settings(made, data=saved(tmp_path, [0, 0, 0])))
     assert found.error is not None and found.error.exit_code == 3 and "have 1 class" in found.text
-    found = node.data(settings(made, data=saved(tmp_path, [1, 1, 1], classes=np.array(2))))
+    found = looked_at(settings(made, data=saved(tmp_path, [1, 1, 1], classes=np.array(2))))
     assert found.state == "warning" and found.text.startswith("3 examples of 1 of 2 classes")
 
 
 def test_a_part_that_is_none(made: Path, tmp_path: Path) -> None:
-    found = node.data(settings(made, data=saved(tmp_path, [0, 1]), part="3/3"))
+    found = looked_at(settings(made, data=saved(tmp_path, [0, 1]), part="3/3"))
     assert found.error is DataError and "can be split over 1 to 2 nodes; got 3" in found.text
-    found = node.data(settings(made, part="4/3"))
+    found = looked_at(settings(made, part="4/3"))
     assert found.error is ConfigError and "a part is written like" in found.text
 
 
