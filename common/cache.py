@@ -33,8 +33,8 @@ def fetch(
     from the cache are read-only. Several processes may ask at once: an entry appears whole or not at
     all. If it cannot be written, the arrays are returned all the same, with a logged warning.
     """
-    root = Path(os.environ.get("SPECFED_CACHE") or "~/.cache/specfed").expanduser()
-    entry = root / _key(name, files)
+    folder = root()
+    entry = folder / _key(name, files)
     found = _read(entry)
     if found is not None:
         return found
@@ -42,9 +42,14 @@ def fetch(
     try:
         _write(entry, arrays, name)
     except OSError as error:
-        _log.warning("%s is decoded anew each time: cannot write to the cache %s: %s", name, root, error)
+        _log.warning("%s is decoded anew each time: cannot write to the cache %s: %s", name, folder, error)
         return arrays
     return _read(entry) or arrays
+
+
+def root() -> Path:
+    """The folder that the entries lie in."""
+    return Path(os.environ.get("SPECFED_CACHE") or "~/.cache/specfed").expanduser()
 
 
 def _key(name: Sequence[object], files: Sequence[Path]) -> str:

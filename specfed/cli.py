@@ -15,7 +15,7 @@ import typer
 
 from common.config import RunConfig, Value
 from common.errors import ConfigError, DataError, SpecfedError
-from specfed import __version__, cli_certs, cli_deploy
+from specfed import __version__, cli_certs, cli_deploy, cli_doctor
 from specfed.cli_deploy import ControlAddress, Insecure, ServerConfig, TlsCa, python_path, reach
 from specfed.settings import checked, parse_overrides, read_run
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 lab = typer.Typer(help="Experiments in one process: the same apps, no network.")
 app.add_typer(lab, name="lab", no_args_is_help=True)
 app.add_typer(cli_certs.app, name="certs", no_args_is_help=True)
+app.add_typer(cli_doctor.app, name="doctor")
 reproduce = typer.Typer(help="Experiments of papers, with a table of what came out.")
 lab.add_typer(reproduce, name="reproduce", no_args_is_help=True)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.config import NodeConfig, RunConfig, Value
-from common.datasets import load
+from common.datasets import Examples, load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.partition import free_rider, parse_part, split
 from common.seeding import stream
@@ -219,13 +219,18 @@ def take_part(config: NodeConfig, part: str, alpha: float, seed: int, folder: Pa
     evenly for 0; an empty one leaves it all. Raises DataError if there is nothing to train on.
     """
     examples = load(config.data, "train")
-    rows = np.arange(len(examples))
-    if part:
-        index, count = parse_part(part)
-        rows = split(examples.y, "dirichlet" if alpha else "iid", count, alpha or 1.0, seed)[index]
+    rows = part_of(examples, part, alpha, seed)
     if len(rows) == 0:
         raise DataError(f'data "{config.data}" hold no training examples')
     return (_site(config, rows, folder) if part else config), len(rows)
+
+
+def part_of(examples: Examples, part: str, alpha: float, seed: int) -> Rows:
+    """The numbers of the rows that ``part`` leaves to a node; all of them for an empty one."""
+    if not part:
+        return np.arange(len(examples))
+    index, count = parse_part(part)
+    return split(examples.y, "dirichlet" if alpha else "iid", count, alpha or 1.0, seed)[index]
 
 
 def _site(config: NodeConfig, rows: Rows, folder: Path) -> NodeConfig:

@@ -145,7 +145,7 @@ def reserve_port() -> Iterator[int]:
         if lock is None:
             continue
         with lock:
-            if _can_bind(Address(LOOPBACK, port)):
+            if can_bind(Address(LOOPBACK, port)):
                 yield port
                 return
     raise PortError(f"no free port between {_PORTS[0]} and {_PORTS[-1]}")
@@ -153,7 +153,7 @@ def reserve_port() -> Iterator[int]:
 
 def require_free(address: Address, option: str) -> None:
     """Raises PortError, naming the ``option`` that changes it, if the address cannot be listened on."""
-    if not _can_bind(address):
+    if not can_bind(address):
         raise PortError(f"port {address.port} on {address.host} is in use; choose another with {option}")
 
 
@@ -169,7 +169,7 @@ def _lock(port: int) -> IO[bytes] | None:
     return file
 
 
-def _can_bind(address: Address) -> bool:
+def can_bind(address: Address) -> bool:
     """Whether nothing listens there. Raises ConfigError for a host that is not this machine's."""
     try:
         known = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -234,7 +234,7 @@ def wait_ready(server: Server, tls: ServerTls | None = None) -> None:
     hold for this machine's own name of it.
     """
     deadline = time.monotonic() + START_SECONDS
-    while not (_accepts(server.fleet.local(), 1.0) and _healthy(server.control.local(), tls)):
+    while not (accepts(server.fleet.local(), 1.0) and _healthy(server.control.local(), tls)):
         require_running(server.process)
         if time.monotonic() > deadline:
             raise UnreachableError(f"the server did not come up within {START_SECONDS:.0f} seconds")
@@ -427,7 +427,7 @@ def require_fleet(address: Address, ca: Path | None) -> str:
     """
     import grpc
 
-    if not _accepts(address, DIAL_SECONDS):
+    if not accepts(address, DIAL_SECONDS):
         raise UnreachableError(f"no server answers at {address}; is it running, and is the port open?")
     if ca is None:
         channel = grpc.insecure_channel(str(address))
@@ -449,12 +449,12 @@ def require_fleet(address: Address, ca: Path | None) -> str:
 
 def require_control(address: Address, ca: Path | None) -> None:
     """Raises UnreachableError if no server takes runs at ``address``."""
-    if not _accepts(address, DIAL_SECONDS):
+    if not accepts(address, DIAL_SECONDS):
         raise UnreachableError(
             f"no server answers at {address}; start one with 'specfed server', or name it with --server"
         )
     context = None if ca is None else ssl.create_default_context(cafile=str(ca))
-    if not _answers(address, context):
+    if not answers(address, context):
         how = "without TLS" if ca is None else f"with a certificate that {ca} vouches for"
         raise UnreachableError(
             certificate_problem(address, ca)
@@ -491,7 +491,8 @@ def certificate_at(address: Address) -> x509.Certificate | None:
     return x509.load_der_x509_certificate(shown) if shown else None
 
 
-def _accepts(address: Address, timeout: float) -> bool:
+def accepts(address: Address, timeout: float) -> bool:
+    """Whether anything takes connections at ``address``."""
     try:
         socket.create_connection((address.host, address.port), timeout).close()
     except OSError:
@@ -501,18 +502,19 @@ def _accepts(address: Address, timeout: float) -> bool:
 
 def _healthy(control: Address, tls: ServerTls | None) -> bool:
     if tls is None:
-        return _answers(control, None)
+        return answers(control, None)
     unchecked = ssl.create_default_context()
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-    if not _answers(control, unchecked):
+    if not answers(control, unchecked):
         return False
-    if not _answers(control, ssl.create_default_context(cafile=str(tls.ca))):
+    if not answers(control, ssl.create_default_context(cafile=str(tls.ca))):
         # The server's own processes dial it by this name, so that runs would never start.
         raise ConfigError(f"certificate {tls.certificate} does not hold for {control.host} under {tls.ca}")
     return True
 
 
-def _answers(control: Address, context: ssl.SSLContext | None) -> bool:
+def answers(control: Address, context: ssl.SSLContext | None) -> bool:
+    """Whether a server takes runs at ``control``, over TLS if there is a context for it."""
     scheme = "http" if context is None else "https"
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if context is not None:
@@ -573,11 +575,15 @@ def stage_app(folder: Path) -> Path:
         shutil.copytree(
             Path(spec.origin).parent, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
         )
-    description = Path(__file__).parent / "app"  # there in an installed package
-    root = description if description.is_dir() else Path(__file__).parent.parent
     for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy(root / name, folder / name)
+        shutil.copy(description() / name, folder / name)
     return folder
+
+
+def description() -> Path:
+    """The folder with specfed's own ``pyproject.toml``."""
+    installed = Path(__file__).parent / "app"  # there in an installed package
+    return installed if installed.is_dir() else Path(__file__).parent.parent
 
 
 def app_hash(folder: Path) -> str:

@@ -155,11 +155,19 @@ def _enrol(world: World) -> None:
     app = first.finish("app-hash").strip()
     (first.folder / "site-a" / "policy.toml").write_text(policy.replace("APP-HASH", app), encoding="utf-8")
     first.settings(**tomllib.loads(how))
+    assert "problem" not in first.finish("doctor").replace("no problem", "")
 
 
 def test_the_page_is_what_this_file_runs() -> None:
     told = [line for block in blocks("shell") for line in block.splitlines()]
-    ours = ("specfed certs key", "specfed certs show", "specfed app-hash", "specfed node", "iptables")
+    ours = (
+        "specfed certs key",
+        "specfed certs show",
+        "specfed app-hash",
+        "specfed doctor",
+        "specfed node",
+        "iptables",
+    )
     assert [line for line in told if not line.startswith(ours)] == []
     data, policy, how = (tomllib.loads(block) for block in blocks("toml"))
     assert list(data) == ["data"] and how == {"policy": "policy.toml"}

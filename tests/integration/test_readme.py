@@ -36,7 +36,7 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | more
 
 
-def finish(line: str, folder: Path, **env: str) -> str:
+def finish(line: str, folder: Path, code: int = 0, **env: str) -> str:
     """Run a command line to its end; what it printed."""
     done = subprocess.run(
         ["bash", "-c", line],
@@ -47,7 +47,7 @@ def finish(line: str, folder: Path, **env: str) -> str:
         timeout=400,
         check=False,
     )
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, f"{line}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
 
@@ -136,6 +136,10 @@ def test_separate_machines_with_certificates(tmp_path: Path) -> None:
         for line in every("specfed enroll"):
             assert "enrolled site-" in finish(line, tmp_path)
         assert "never seen" in finish(*every("specfed nodes"), tmp_path)
+        at_site, with_data = every("specfed doctor")[:2]
+        assert "no data are named" in finish(at_site, tmp_path / "certs", code=2)
+        assert "node: all is well" in finish(with_data, tmp_path / "certs")
+        assert "our running server answers" in finish(every("specfed doctor")[2], tmp_path)
         for line in every("specfed node --config"):
             stack.enter_context(started(line, tmp_path / "certs", "SuperNode ID"))
         shown = finish(*every("specfed run --config"), tmp_path)
@@ -162,7 +166,7 @@ def test_keys_and_a_small_demo(tmp_path: Path) -> None:
 
 def test_no_command_is_left_out() -> None:
     run_here = ["specfed server", "specfed node", "specfed run", "specfed report", "specfed lab", "flwr run"]
-    run_here += ["specfed certs", "specfed enroll", "specfed nodes"]
+    run_here += ["specfed certs", "specfed enroll", "specfed nodes", "specfed doctor"]
     run_here += ["specfed config", "specfed demo --nodes"]
     run_here += ["docker ", "cd docker"]  # test_docker.py runs these
     for line in commands():

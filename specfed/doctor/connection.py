@@ -1,0 +1,143 @@
+"""The way from a node to its server, layer by layer: name, port, TLS, gRPC."""
+
+import errno
+import socket
+import ssl
+from collections.abc import Generator
+from pathlib import Path
+
+from cryptography import x509
+
+from common.errors import UnreachableError
+from specfed import certs, launcher_probe
+from specfed.doctor.clock import SET
+from specfed.doctor.finding import Finding, ok, problem, warning, within
+from specfed.launcher import DIAL_SECONDS, Address, certificate_at
+
+_RENEW = "the coordinator makes a new one with 'specfed certs renew'"
+
+
+def way(address: Address, ca: Path | None) -> Generator[Finding, None, bool]:
+    """The findings of the layers, from below, up to the first problem; whether all of them stand."""
+    for layer in (resolves, accepts, encrypts, speaks):
+        finding = layer(address, ca)
+        yield finding
+        if finding.state == "problem":
+            return False
+    return True
+
+
+def resolves(address: Address, _ca: Path | None = None) -> Finding:
+    """Whether the server's name is known here."""
+    try:
+        found = within(
+            DIAL_SECONDS, lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        )
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else str(error)
+        fix = "look for a slip in 'server', or ask for the name or IP address that the server has from here"
+        return problem("name", f"{address.host} cannot be resolved: {why}", fix, UnreachableError)
+    return ok(
+        "name", f"{address.host} is {', '.join(dict.fromkeys(str(entry[4][0]) for entry in found))} here"
+    )
+
+
+def accepts(address: Address, _ca: Path | None = None) -> Finding:
+    """Whether a connection can be made to the server's port."""
+    try:
+        socket.create_connection((address.host, address.port), DIAL_SECONDS).close()
+    except ConnectionRefusedError:
+        fix = "start the server ('specfed server'), and dial its --port, 9092 if not told otherwise"
+        return problem("port", f"nothing listens at {address}: it is closed", fix, UnreachableError)
+    except OSError as error:
+        silent = isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT
+        why = f"no answer within {DIAL_SECONDS:.0f} s" if silent else error.strerror
+        fix = f"a firewall may drop it: let this machine out to port {address.port}, and into the server"
+        return problem("port", f"{address} cannot be reached: {why}", fix, UnreachableError)
+    return ok("port", f"{address} takes connections")
+
+
+def encrypts(address: Address, ca: Path | None) -> Finding:
+    """Whether both ends agree on TLS, and the server's certificate is one to trust."""
+    shown = certificate_at(address)
+    if ca is None:
+        return _plain(address, shown)
+    if shown is None:
+        with launcher_probe.fleet(address, None) as channel:
+            plain = launcher_probe.speaks_grpc(channel)
+        who = "the server speaks without TLS" if plain else "it is no server of ours"
+        text = f"this node speaks TLS, and what listens at {address} does not: {who}"
+        fix = (
+            "start the server without --insecure, with 'server.toml'"
+            if plain
+            else "look for a slip in 'server'"
+        )
+        return problem("TLS", text, fix, UnreachableError)
+    return _trusted(address, shown, ca)
+
+
+def _plain(address: Address, shown: x509.Certificate | None) -> Finding:
+    if shown is None:
+        return warning("TLS", "nothing is encrypted", "give tls-ca and key in place of insecure")
+    text = f"this node speaks without TLS, and the server at {address} speaks TLS"
+    return problem("TLS", text, "leave out insecure, and give tls-ca and key", UnreachableError)
+
+
+def _trusted(address: Address, shown: x509.Certificate, ca: Path) -> Finding:
+    """Whether who trusts ``ca`` trusts the certificate that was shown."""
+    what = "the server's certificate"
+    why = refusal(address, ca)
+    if not why:
+        late = certs.expiry_warning(shown, what)
+        if late:
+            return warning("TLS", late, _RENEW)
+        return ok("TLS", f"{what} holds for {address.host} until {shown.not_valid_after_utc:%Y-%m-%d}")
+    expiry = certs.expiry_problem(shown, what)
+    early = "not valid before" in expiry
+    checks = (
+        (expiry, SET if early else _RENEW),
+        (
+            certs.chain_problem([shown], certs.read_certificates(ca, "CA certificate"), what),
+            f"ask the coordinator for the ca.crt of this federation in place of {ca}, and see that the "
+            "server is the right one",
+        ),
+        (
+            certs.name_problem(shown, address.host, what),
+            f"dial one of these names, or let the coordinator add it: {renew_for(shown, address.host)}",
+        ),
+        (f"{what} is refused: {why}", "ask the coordinator for a certificate of 'specfed certs'"),
+    )
+    text, fix = next((text, fix) for text, fix in checks if text)
+    return problem("TLS", text, fix, UnreachableError)
+
+
+def renew_for(certificate: x509.Certificate, host: str) -> str:
+    """The command that adds ``host`` to a certificate's names; it takes all of them."""
+    names = [name for name in certs.hosts_of(certificate) if name not in certs.LOCAL_NAMES]
+    return f"'specfed certs renew {' '.join(f'--host {name}' for name in [*names, host])}'"
+
+
+def refusal(address: Address, ca: Path) -> str:
+    """Why a TLS client that trusts ``ca`` refuses what ``address`` shows; empty if it does not."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection((address.host, address.port), DIAL_SECONDS) as raw,
+            context.wrap_socket(raw, server_hostname=address.host),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except OSError as error:
+        return str(error)
+
+
+def speaks(address: Address, ca: Path | None) -> Finding:
+    """Whether it is a server of ours that listens there."""
+    with launcher_probe.fleet(address, None if ca is None else ca.read_bytes()) as channel:
+        if launcher_probe.speaks_grpc(channel):
+            return ok("gRPC", f"{address} speaks gRPC")
+    text = f"what listens at {address} does not speak gRPC, as a server of ours does with its nodes"
+    fix = "dial the server's --port, 9092 if not told otherwise, not its --control-port"
+    return problem("gRPC", text, fix, UnreachableError)

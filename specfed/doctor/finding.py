@@ -1,0 +1,82 @@
+"""What a check found, and how checks are kept from raising or hanging."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from common.errors import SpecfedError
+
+State = Literal["ok", "warning", "problem"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found. ``error`` is the class of a problem, whose exit code the command leaves with."""
+
+    name: str
+    state: State
+    text: str
+    fix: str = ""
+    error: type[SpecfedError] | None = None
+
+    def as_dict(self) -> dict[str, str | int]:
+        """For machines."""
+        code = self.error.exit_code if self.error else 0
+        return {
+            "name": self.name,
+            "state": self.state,
+            "text": self.text,
+            "fix": self.fix,
+            "exit-code": code,
+        }
+
+
+def ok(name: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(name, "ok", text)
+
+
+def warning(name: str, text: str, fix: str) -> Finding:
+    """Something to look at; the node or server starts all the same."""
+    return Finding(name, "warning", text, fix)
+
+
+def problem(name: str, text: str, fix: str, error: type[SpecfedError]) -> Finding:
+    """Something that must be mended."""
+    return Finding(name, "problem", text, fix, error)
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """That of the first problem's class; 0 without a problem."""
+    return next((finding.error.exit_code for finding in findings if finding.error), 0)
+
+
+def guarded(name: str, fix: str, check: Callable[[], Finding]) -> Finding:
+    """What ``check`` found; a problem of the error's class if it raised one of ours."""
+    try:
+        return check()
+    except SpecfedError as error:
+        return problem(name, str(error), fix, type(error))
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """What ``call`` returns or raises. Raises TimeoutError if it takes longer; it is left to itself then."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"not done within {seconds:g} seconds")
+    return results[0]
