@@ -105,6 +105,7 @@ def main(repeats: int) -> None:
         {
             "task": f"digits over {len(SITES)} nodes on loopback, MLP 64-200-100-50-10, one epoch, "
             f"batches of 32, {ROUNDS} rounds; TLS, enrolled keys, a state file",
+            "rounds": ROUNDS,
             "repeats": repeats,
             "overhead-seconds-a-round": {name: round(value, 2) for name, value in seconds.items()},
             "ratio": round(seconds["ours"] / seconds["stock"], 3),

@@ -37,7 +37,7 @@ class Naps:
     """The naps of one process, and when it last had work."""
 
     shortest: float
-    worked: float = field(default_factory=lambda: time.monotonic())
+    worked: float = field(default_factory=lambda: time.monotonic())  # late: tests bring a clock
 
     def work(self) -> None:
         """There is work now."""
