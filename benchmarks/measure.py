@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,16 +46,16 @@ def of_command(command: Sequence[str], environment: Mapping[str, str]) -> float:
         spent[process.pid] = 0
         while process.poll() is None:
             time.sleep(LOOK)
-            spent |= _descendants(spent)
+            spent |= descendants(spent)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, list(command))
     return sum(spent.values()) / os.sysconf("SC_CLK_TCK")
 
 
-def _descendants(known: Mapping[int, int]) -> dict[int, int]:
+def descendants(known: Iterable[int]) -> dict[int, int]:
     """Clock ticks, by process id, of the processes that are known or descend from one that is."""
     table = dict(filter(None, map(_parent_and_ticks, Path("/proc").glob("[0-9]*"))))
-    members = known.keys() & table.keys()
+    members = set(known) & table.keys()
     while young := {pid for pid, (parent, _) in table.items() if parent in members} - members:
         members |= young
     return {pid: table[pid][1] for pid in members}

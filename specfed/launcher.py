@@ -32,7 +32,7 @@ from cryptography import x509
 
 from common.config import Value
 from common.errors import ConfigError, PortError, RunFailed, UnreachableError
-from specfed import certs, launcher_warm
+from specfed import certs, launcher_naps, launcher_warm
 from specfed.launcher_process import PARENT
 
 START_SECONDS = 60.0  # for a server to come up on a busy machine
@@ -282,6 +282,7 @@ def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], di
     if address is None:
         return [], {}
     process = _spawn("warm start", "warm", [str(address)], folder, log, {})
+    launcher_naps.install(address.parent)
     path = os.pathsep.join([str(address.parent), _environment(folder)["PATH"]])
     return [process], {"PATH": path}
 
@@ -359,10 +360,13 @@ def _spawn(
     home = folder / "flower"
     home.mkdir(parents=True, exist_ok=True)
     command = [*_WRAPPER, role, *arguments]
+    environment = _environment(home)
+    programs = launcher_naps.install(home / "programs")
+    environment["PATH"] = os.pathsep.join([str(programs), environment["PATH"]])
     with _output(log) as output:
         popen = subprocess.Popen(
             command,
-            env={**_environment(home), PARENT: str(os.getpid()), **extra},
+            env={**environment, PARENT: str(os.getpid()), **extra},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if relay else output,
             stderr=subprocess.STDOUT if output or relay else None,

@@ -15,17 +15,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 
-from specfed import launcher_warm
+from specfed import launcher_naps, launcher_warm
 
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
 
 STOP_SECONDS = 3.0  # for Flower's process, from SIGTERM to SIGKILL
 # Then for the app processes it leaves: a run closes its files, a node's work is lost anyway.
 SWEEP_SECONDS = {"superlink": 3.0, "supernode": 0.5, "flwr": 0.0, "warm": 0.5}
-NAP_LIMIT = 0.3  # seconds that a node sleeps at most before it asks for work again
-PATCHED_FLOWER = "1.39."
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,7 +54,8 @@ def _superlink() -> None:
 def _supernode() -> None:
     from flwr.supernode.cli import flower_supernode
 
-    _cap_naps()
+    if not launcher_naps.patch_node():
+        logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
     flower_supernode()
 
 
@@ -68,17 +67,6 @@ def _command_line() -> None:
 
 def _warm() -> None:
     launcher_warm.serve(Path(sys.argv[1]))
-
-
-def _cap_naps() -> None:
-    """Let a node ask for work every 0.3 s: Flower's own 3 s would be half of a short round."""
-    import flwr.supernode.start_client_internal as node
-    from flwr.supercore.version import package_version
-
-    if not package_version.startswith(PATCHED_FLOWER):
-        logging.getLogger("flwr").warning("specfed knows no shorter polling for Flower %s", package_version)
-        return
-    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, NAP_LIMIT)))  # type: ignore[attr-defined,assignment]
 
 
 def _supervise(child: int, sweep_seconds: float) -> int:
