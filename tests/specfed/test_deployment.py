@@ -69,7 +69,8 @@ def test_data_of_the_file_are_a_path_if_one_is_there(made: Path) -> None:
 
 def test_a_nodes_memory_and_policy_lie_beside_its_file(made: Path) -> None:
     file = made / "site-a" / "node.toml"
-    file.write_text(f'{file.read_text()}data = "digits"\nstate = "memory"\npolicy = "policy.toml"\n')
+    text = file.read_text().replace('state = "state"', 'state = "memory"')
+    file.write_text(f'{text}data = "digits"\npolicy = "policy.toml"\n')
     config = read_settings(NodeSettings, file, {"threads": 2}).config()
     assert (config.state, config.policy) == (str(file.parent / "memory"), str(file.parent / "policy.toml"))
     assert (config.name, config.data, config.threads) == ("site-a", "digits", 2)
