@@ -45,12 +45,14 @@ from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
+from strategies.patience import patience
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 
 log = logging.getLogger("flwr")
 
 UNAVAILABLE = (3, 4, 5)  # Flower's codes for a message that expired or a node that went away
+PART_SECONDS = 2.0  # for the rest of a reply, where there is no deadline
 SLACK = 5.0  # seconds after the deadline in which Flower's own error replies still arrive
 
 
@@ -395,13 +397,21 @@ class PollingGrid:
         waiting = {i for i in self._grid.push_messages(sent) if i} if sent else set()
         replies: list[Message] = []
         while waiting:
-            for reply in self._grid.pull_messages(waiting):
+            # A reply that is announced, but never arrives whole, must not hold up those that do.
+            with patience(deadline - time.monotonic()):
+                pulled = list(self._grid.pull_messages(waiting))
+            for reply in pulled:
                 replies.append(reply)
                 waiting.discard(reply.metadata.reply_to_message_id)
             if not waiting or time.monotonic() >= deadline:
                 break
             time.sleep(self._interval)
         return replies
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages that have come. Soon back, also if one of them has come in part."""
+        with patience(PART_SECONDS):
+            return list(self._grid.pull_messages(message_ids))
 
     def as_grid(self) -> Grid:
         """Itself, for a type checker."""
