@@ -18,13 +18,13 @@ def without_low_band(rows: Tensor, first: int, end: int, parts: int) -> Tensor:
     ``parts`` is as ``parts_of`` gives it.
     """
     short = rows.shape[-1] // parts
-    turns = turns_of(rows.shape[-1], end, parts, rows.dtype.to_complex())
+    turn = (rows.shape[-1], end, parts, rows.dtype.to_complex())
     woven = rows.reshape(*rows.shape[:-1], short, parts)
     spectra = torch.fft.rfft(woven.mT)
-    low = spectra[..., :end]
-    bins = (low * turns).sum(-2, keepdim=True)
+    low = spectra[..., :end]  # worked on in place: fresh memory costs more than the arithmetic
+    bins = low.mul_(turns_of(*turn)).sum(-2, keepdim=True)
     bins[..., :first] = 0
-    torch.mul(bins, turns.conj(), out=low)  # where the spectra were: fresh memory costs more than the rest
+    torch.mul(bins, _turns_back(*turn), out=low)
     spectra[..., end:] = 0
     low_band = torch.fft.irfft(spectra, n=short)
     filtered: Tensor = torch.sub(woven, low_band.mT, out=rows.new_empty(woven.shape))
@@ -51,3 +51,9 @@ def turns_of(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
     steps = torch.outer(torch.arange(parts), torch.arange(low)) % length  # whole: no error grows with them
     angles = steps.double() * (-2 * math.pi / length)
     return torch.polar(torch.full_like(angles, parts**-0.5), angles).to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _turns_back(length: int, low: int, parts: int, dtype: torch.dtype) -> Tensor:
+    """The conjugates of ``turns_of``, in memory: a lazy conjugate is written out at each use."""
+    return turns_of(length, low, parts, dtype).conj().resolve_conj()
