@@ -289,12 +289,12 @@ class RunConfig(Checked):
             raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
-        if self.momentum and self._reads_steps:
+        if self.momentum and self._rule in _READS_STEPS:
             raise ValueError(
                 f"momentum ({self.momentum}) takes an algorithm that does not read steps off updates; "
                 f"got {self.algorithm}"
             )
-        if self.algorithm in _OWN_STEP and (self.server_optimizer, self.server_learning_rate) != ("sgd", 1.0):
+        if self._rule in _OWN_STEP and (self.server_optimizer, self.server_learning_rate) != ("sgd", 1.0):
             raise ValueError(
                 f"{self.algorithm} takes server-optimizer=sgd and server-learning-rate=1; "
                 f"got {self.server_optimizer} and {self.server_learning_rate}"
@@ -321,11 +321,7 @@ class RunConfig(Checked):
     @property
     def exact(self) -> bool:
         """Whether node or server goes on computing with the very update that was sent."""
-        return (
-            self.algorithm in _REMEMBERS
-            or (self.algorithm == "fedvssam" and self.vssam_direction == "control")
-            or (self.algorithm == "fedlesam" and self.lesam_rule != "fedavg")
-        )
+        return self._rule in _REMEMBERS
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -338,10 +334,12 @@ class RunConfig(Checked):
         return "subspace" if self.algorithm == "ssf" else self.uplink
 
     @property
-    def _reads_steps(self) -> bool:
-        return self.algorithm in _READS_STEPS or (
-            self.algorithm == "fedlesam" and self.lesam_rule == "scaffold"
-        )
+    def _rule(self) -> str:
+        """The algorithm whose step this one takes: its own, but two can borrow another's."""
+        borrowed: dict[str, str] = {"fedlesam": self.lesam_rule}
+        if self.vssam_direction == "control":
+            borrowed["fedvssam"] = "scaffold"
+        return borrowed.get(self.algorithm, self.algorithm)
 
     def _low_bins_stay(self) -> None:
         """Refuse settings with which an update may have low bins."""

@@ -158,6 +158,10 @@ def test_a_node_goes_round_as_well() -> None:
             "feddyn takes server-optimizer=sgd and server-learning-rate=1; got adam and 1.0, in exp.toml",
         ),
         (
+            {"algorithm": "fedlesam", "lesam-rule": "feddyn", "server-optimizer": "adam"},
+            "fedlesam takes server-optimizer=sgd and server-learning-rate=1; got adam and 1.0, in exp.toml",
+        ),
+        (
             {"uplink": "kept-bins", "weight-decay": 0.001},
             "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
             "got fft on gradient, 0.001 and fedavg, in exp.toml",
