@@ -255,8 +255,10 @@ def _algorithm(model: "nn.Module", run: RunConfig, round_: int) -> "tuple[Algori
     shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
     own = run.filter_settings
     travels = traffic(run, shapes, set(filters.filtered_names(own, model)), round_)
-    phi, fft = filters.build(own, model), filters.build(replace(own, kind="fft"), model)
-    return algorithms.build(run, algorithms.Tools(phi, fft, travels.project)), travels
+    phi = filters.build(own, model)
+    # Made when FedFFT asks: to a run without a filter it need not fit the model.
+    fft = cache(lambda: filters.build(replace(own, kind="fft"), model))
+    return algorithms.build(run, algorithms.Tools(phi, lambda x: fft()(x), travels.project)), travels
 
 
 def _settings(run: RunConfig, learning_rate: float) -> "LocalSettings":

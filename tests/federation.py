@@ -49,6 +49,15 @@ def headless_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(input_shape[0], 5), nn.ReLU(), nn.Linear(5, 7))
 
 
+class ViT(nn.Sequential):
+    """By its name a vision transformer, but without a patch embedding that the filters know."""
+
+
+def vit_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A net that no filter fits unless told which tensors to take."""
+    return ViT(nn.Linear(input_shape[0], classes))
+
+
 class Federation:
     """Runs the apps on a LocalGrid and keeps what they left."""
 

@@ -300,3 +300,11 @@ def test_data_of_the_server_do_not_come_from_the_nodes(federation: Federation) -
     assert federation.run(eval_data=DATA).header.eval_fingerprint not in {
         node.fingerprint for node in federation.run("b").header.nodes
     }
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsam"])
+def test_a_run_without_a_filter_takes_a_model_that_no_filter_fits(
+    federation: Federation, algorithm: str
+) -> None:
+    run = federation.run(filter="none", model="tests.federation:vit_net", algorithm=algorithm, rounds=1)
+    assert run.error is None and {r.status for r in run.clients()} == {"accepted"}
