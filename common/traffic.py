@@ -15,6 +15,7 @@ import torch
 
 from common.codec import Codec, Make, Shapes, bins, codec, coordinates, kept_bins, matrices
 from common.config import RunConfig
+from common.filters import keep
 from common.params import Arrays, Params, ParamsFilter, to_arrays
 
 
@@ -48,7 +49,7 @@ class Traffic:
     @property
     def project(self) -> ParamsFilter:
         """Onto the subspace that slots travel in."""
-        return (lambda params: params) if self.slots is None else self.slots.project
+        return keep if self.slots is None else self.slots.project
 
 
 WHOLE = Traffic()
