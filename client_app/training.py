@@ -110,7 +110,7 @@ def train(
         ctx = _with_memory(ctx, algorithm.rule.begin(all_rows, ctx))
         scale = LossScale() if settings.amp == "fp16" else None
         for rows in batches(len(data), settings, order):
-            backward = _Backward(model, data, rows, algorithm, settings, ctx, device, scale)
+            backward = _Backward(model, w, data, rows, algorithm, settings, ctx, device, scale)
             loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
             if scale is not None:
                 finite = is_finite(g)
@@ -144,11 +144,12 @@ def full_gradient(
 
     With BatchNorm each batch is normalised by itself, as in training.
     """
+    w = trainable(model)
     total: Params = {}
     with _kept_buffers(model):
         for start in range(0, len(data), settings.batch_size):
             rows = np.arange(start, min(start + settings.batch_size, len(data)))
-            _, g = _Backward(model, data, rows, algorithm, settings, ctx, device)()
+            _, g = _Backward(model, w, data, rows, algorithm, settings, ctx, device)()
             share = len(rows) / len(data)
             total = {name: total[name] + share * x if name in total else share * x for name, x in g.items()}
     model.zero_grad()
@@ -169,6 +170,7 @@ class _Backward:
     """The gradient of one batch's mean loss, at the parameters that the model has when it is called."""
 
     model: nn.Module
+    w: Params  # the model's parameters that take a gradient
     data: Examples
     rows: NDArray[np.int64]
     algorithm: Algorithm
@@ -190,8 +192,7 @@ class _Backward:
             scaled = loss if self.scale is None else loss * self.scale.factor
             scaled.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach().float())
-        w = trainable(self.model)
-        g = {name: p.grad for name, p in w.items() if p.grad is not None}
+        g = {name: p.grad for name, p in self.w.items() if p.grad is not None}
         return reduce(torch.add, losses), g if self.scale is None else self.scale.unscaled(g)
 
 
