@@ -15,9 +15,20 @@ import numpy as np
 
 from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples, load
-from common.ledger import ClientRecord, Record, to_json
+from common.ledger import ClientRecord, Record
 from specfed import cluster
-from specfed.experiments.plan import Plan, Say, mean_of, number, row, run_and_test, shown, some_rows
+from specfed.experiments.plan import (
+    Plan,
+    Say,
+    dealt,
+    mean_of,
+    number,
+    row,
+    run_and_test,
+    save,
+    shown,
+    some_rows,
+)
 
 WEIGHTINGS = ("spectralfed", "spectralfuse", "shapfed", "cgsv")
 
@@ -55,17 +66,11 @@ def contribution_correlation(plan: Plan, folder: Path, say: Say) -> Result:
     test = some_rows(load(plan.data, "test"), plan.rows)
     trials, train_rows = [], 0
     with cluster.scratch() as scratch:
-        for seed in range(plan.seeds):
-            rows = scratch / f"seed-{seed}"
-            shares = cluster.deal(
-                plan.data, plan.nodes, "dirichlet", plan.alpha, seed, False, rows, rows=plan.rows
-            )
-            cluster.try_model(_config(plan, seed, WEIGHTINGS[0], 1), shares)
+        for seed, shares in dealt(plan, _config(plan, 0, WEIGHTINGS[0], 1), scratch):
             train_rows = shares.train
             trials.append(_trial(plan, seed, shares.nodes, test, folder, say))
     result = Result(plan, train_rows, len(test), tuple(trials), time.monotonic() - started)
-    (folder / "result.json").write_text(to_json(as_json(result)), encoding="utf-8")
-    (folder / "result.md").write_text(as_markdown(result), encoding="utf-8")
+    save(folder, as_json(result), as_markdown(result))
     return result
 
 
@@ -143,18 +148,17 @@ def small_print(result: Result) -> str:
 def _trial(
     plan: Plan, seed: int, nodes: Sequence[NodeConfig], test: Examples, folder: Path, say: Say
 ) -> Trial:
-    sites = [node.model_copy(update={"validation": 0.0}) for node in nodes]
-    names = [site.name for site in sites]
-    examples = tuple(len(np.load(site.rows, allow_pickle=False)) for site in sites)
+    names = [node.name for node in nodes]
+    examples = tuple(len(np.load(node.rows, allow_pickle=False)) for node in nodes)
     alone = []
-    for site, rows in zip(sites, examples, strict=True):
-        config = _config(plan, seed, "uniform", 1, f"alone-{site.name}")
-        alone.append(run_and_test(config, [site], folder, test)[1])
-        say(f"seed {seed}  {site.name} alone  {rows:>6,} rows  accuracy {alone[-1]:.3f}")
+    for node, rows in zip(nodes, examples, strict=True):
+        config = _config(plan, seed, "uniform", 1, f"alone-{node.name}")
+        alone.append(run_and_test(config, [node], folder, test)[1])
+        say(f"seed {seed}  {node.name} alone  {rows:>6,} rows  accuracy {alone[-1]:.3f}")
     weights, accuracy = {}, {}
     for weighting in WEIGHTINGS:
         config = _config(plan, seed, weighting, plan.nodes)
-        records, accuracy[weighting] = run_and_test(config, sites, folder, test)
+        records, accuracy[weighting] = run_and_test(config, nodes, folder, test)
         weights[weighting] = mean_weights(records, names, plan.rounds)
         r = number(pearson(weights[weighting], alone), 2)
         say(f"seed {seed}  {weighting:<12}  r {r:>5}  accuracy {accuracy[weighting]:.3f}")

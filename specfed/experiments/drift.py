@@ -2,8 +2,9 @@
 
 For each seed the federation runs once for each filter, with the same split, initialisation, cohorts and order
 of batches, so that runs of a seed can be compared in pairs: the spread between seeds is often larger than the
-effect. The model of every round is tested; the mean of the last five rounds is compared, because single
-rounds jump.
+effect. The server tests the model of every round; the mean of the last five rounds is compared, because
+single rounds jump. A run that fails, say because it diverges, is a result too: it has no accuracy, and its
+seed no gain.
 """
 
 import time
@@ -12,12 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from common.checkpoint import load_arrays
+import numpy as np
+
 from common.config import NodeConfig, RunConfig, Value
-from common.datasets import Examples, load
-from common.ledger import Header, to_json
+from common.datasets import load
+from common.errors import RunFailed
+from common.ledger import RoundRecord
 from specfed import cluster, lab
-from specfed.experiments.plan import Plan, Say, accuracy, number, row, shown, some_rows
+from specfed.experiments.plan import Plan, Say, dealt, mean_of, number, row, save, shown, some_rows
 
 LAST = 5  # rounds that are averaged
 USUAL: Mapping[str, Value] = {
@@ -32,11 +35,29 @@ USUAL: Mapping[str, Value] = {
 
 
 @dataclass(frozen=True)
+class Run:
+    """One run: the test accuracy after each round that it finished, 0..1, and why it failed, if it did."""
+
+    accuracy: tuple[float, ...]
+    failed: str = ""
+
+    @property
+    def last(self) -> float | None:
+        """The mean over the last rounds, of at least one round; None if the run failed."""
+        return None if self.failed else fmean(self.accuracy[-LAST:])
+
+    @property
+    def every(self) -> float | None:
+        """The mean over all rounds; None if the run failed."""
+        return None if self.failed else fmean(self.accuracy)
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One seed: of each filter the test accuracy after each round, 0..1."""
+    """One seed: its run with each filter."""
 
     seed: int
-    accuracy: Mapping[str, tuple[float, ...]]
+    runs: Mapping[str, Run]
 
 
 @dataclass(frozen=True)
@@ -54,50 +75,45 @@ class Result:
 def drift(plan: Plan, filters: Sequence[str], folder: Path, say: Say) -> Result:
     """Run the experiment; its runs and ``result.json`` and ``result.md`` go into ``folder``.
 
-    ``say`` gets a line after each run. Raises SpecfedError for a plan that cannot be carried out.
+    ``say`` gets a line after each run. A run that fails is noted, and the others go on. Raises SpecfedError
+    for a plan that cannot be carried out.
     """
     started = time.monotonic()
     plan.check(("filter",))
-    configs = {name: _config(plan, 0, name) for name in filters}  # all of them, before hours of work
+    for name in filters:
+        _config(plan, 0, name)  # all of them, before hours of work
     test = some_rows(load(plan.data, "test"), plan.rows)
     trials, train_rows = [], 0
     with cluster.scratch() as scratch:
-        for seed in range(plan.seeds):
-            rows = scratch / f"seed-{seed}"
-            shares = cluster.deal(
-                plan.data, plan.nodes, "dirichlet", plan.alpha, seed, False, rows, rows=plan.rows
-            )
-            cluster.try_model(configs[filters[0]], shares)
+        file = scratch / "test.npz"
+        np.savez(file, x_test=test.x, y_test=test.y, classes=np.array(test.classes))
+        for seed, shares in dealt(plan, _config(plan, 0, filters[0]), scratch):
             train_rows = shares.train
-            sites = [node.model_copy(update={"validation": 0.0}) for node in shares.nodes]
-            found = {}
+            runs = {}
             for name in filters:
-                found[name] = _accuracies(_config(plan, seed, name), sites, folder, test)
-                say(f"seed {seed}  {name:<10}  accuracy, last {LAST}: {last_of(found[name]):.3f}")
-            trials.append(Trial(seed, found))
+                runs[name] = _run(_config(plan, seed, name, str(file)), shares.nodes, folder)
+                say(f"seed {seed}  {name:<10}  {_said(runs[name])}")
+            trials.append(Trial(seed, runs))
     result = Result(plan, tuple(filters), train_rows, len(test), tuple(trials), time.monotonic() - started)
-    (folder / "result.json").write_text(to_json(as_json(result)), encoding="utf-8")
-    (folder / "result.md").write_text(as_markdown(result), encoding="utf-8")
+    save(folder, as_json(result), as_markdown(result))
     return result
 
 
-def last_of(accuracies: Sequence[float]) -> float:
-    """The mean over the last rounds, of at least one round."""
-    return fmean(accuracies[-LAST:])
+def gains(result: Result, name: str) -> list[float | None]:
+    """Of each seed, how much better the last rounds are than with the first filter, in points of accuracy.
 
-
-def gains(result: Result, name: str) -> list[float]:
-    """Of each seed, how much better the last rounds are than with the first filter, in points of accuracy."""
-    base = result.filters[0]
-    return [100 * (last_of(t.accuracy[name]) - last_of(t.accuracy[base])) for t in result.trials]
+    None for a seed of which one of the two runs failed.
+    """
+    pairs = [(t.runs[result.filters[0]].last, t.runs[name].last) for t in result.trials]
+    return [None if base is None or last is None else 100 * (last - base) for base, last in pairs]
 
 
 def as_json(result: Result) -> dict[str, object]:
     """The whole result for a file, with the numbers of its table."""
     table = {
         name: {
-            "last": [last_of(t.accuracy[name]) for t in result.trials],
-            "all": [fmean(t.accuracy[name]) for t in result.trials],
+            "last": [t.runs[name].last for t in result.trials],
+            "all": [t.runs[name].every for t in result.trials],
             "gain-points": gains(result, name),
         }
         for name in result.filters
@@ -106,16 +122,24 @@ def as_json(result: Result) -> dict[str, object]:
 
 
 def as_markdown(result: Result) -> str:
-    """The result's table, and under it the settings and limits."""
+    """The result's table, and under it which runs failed and why, the settings and limits."""
     head = ["filter", f"accuracy, last {LAST} rounds", "by seed", "all rounds", "paired gain, points"]
     lines = [row(head), row(["---"] * len(head))]
     for name in result.filters:
-        last = [last_of(t.accuracy[name]) for t in result.trials]
-        gain = "" if name == result.filters[0] else ", ".join(f"{g:+.1f}" for g in gains(result, name))
-        every = fmean(fmean(t.accuracy[name]) for t in result.trials)
-        each = ", ".join(number(a, 3) for a in last)
-        lines.append(row([name, number(fmean(last), 3), each, number(every, 3), gain]))
-    return "\n".join([*lines, "", small_print(result), ""])
+        runs = [trial.runs[name] for trial in result.trials]
+        each = ", ".join("failed" if run.failed else number(run.last, 3) for run in runs)
+        gain = ", ".join("-" if g is None else f"{g:+.1f}" for g in gains(result, name))
+        last, every = mean_of(run.last for run in runs), mean_of(run.every for run in runs)
+        base = name == result.filters[0]
+        lines.append(row([name, number(last, 3), each, number(every, 3), "" if base else gain]))
+    failed = [
+        f"- seed {trial.seed}, {name}, after {len(run.accuracy)} of {result.plan.rounds} rounds: {run.failed}"
+        for trial in result.trials
+        for name, run in trial.runs.items()
+        if run.failed
+    ]
+    why = ["Failed runs, which no mean and no gain counts:", "", *failed, ""] if failed else []
+    return "\n".join([*lines, "", *why, small_print(result), ""])
 
 
 def small_print(result: Result) -> str:
@@ -133,22 +157,22 @@ def small_print(result: Result) -> str:
     )
 
 
-def _accuracies(
-    config: RunConfig, nodes: Sequence[NodeConfig], folder: Path, test: Examples
-) -> tuple[float, ...]:
-    """The test accuracy after each round of a run."""
-    (header,) = (r for r in lab.run(config, nodes, folder) if isinstance(r, Header))
-    checkpoints = sorted((Path(header.folder) / "checkpoints").glob("round-*"))
-    return tuple(
-        accuracy(
-            config,
-            load_arrays(path / "model.safetensors") | load_arrays(path / "buffers.safetensors"),
-            test,
-        )
-        for path in checkpoints
-    )
+def _run(config: RunConfig, nodes: Sequence[NodeConfig], folder: Path) -> Run:
+    """One run, whatever becomes of it."""
+    accuracies, failed = [], ""
+    try:
+        for record in lab.run(config, nodes, folder):
+            if isinstance(record, RoundRecord) and record.accuracy is not None:
+                accuracies.append(record.accuracy)
+    except RunFailed as error:
+        failed = str(error)
+    return Run(tuple(accuracies), failed)
 
 
-def _config(plan: Plan, seed: int, filter_: str) -> RunConfig:
-    own: dict[str, Value] = {"filter": filter_, "min-nodes": plan.nodes, "keep-checkpoints": plan.rounds}
+def _said(run: Run) -> str:
+    return f"failed: {run.failed}" if run.failed else f"accuracy, last {LAST}: {number(run.last, 3)}"
+
+
+def _config(plan: Plan, seed: int, filter_: str, test: str = "") -> RunConfig:
+    own: dict[str, Value] = {"filter": filter_, "min-nodes": plan.nodes, "eval-data": test}
     return plan.config(seed, filter_, USUAL, own)

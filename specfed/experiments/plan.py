@@ -1,7 +1,7 @@
 """What experiments share: a plan, runs of it, and tables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -10,10 +10,9 @@ import numpy as np
 from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples
 from common.errors import ConfigError
-from common.ledger import Header, Record
-from common.params import Arrays
+from common.ledger import Header, Record, to_json
 from common.seeding import stream
-from specfed import lab
+from specfed import cluster, lab
 from specfed.settings import checked
 
 OWN_KEYS = ("run-name", "seed", "rounds", "resume", "contribution", "eval-data", "min-nodes")
@@ -49,28 +48,39 @@ class Plan:
         return checked({**DEFAULTS, **usual, **self.settings, **run, **own}, {})
 
 
+def dealt(plan: Plan, config: RunConfig, scratch: Path) -> Iterator[tuple[int, cluster.Shares]]:
+    """Each seed with its data, split anew; the nodes keep no rows to test on.
+
+    Row numbers go to ``scratch``. Raises SpecfedError for data that cannot be split so, and if the model of
+    ``config`` does not fit them.
+    """
+    for seed in range(plan.seeds):
+        rows = scratch / f"seed-{seed}"
+        shares = cluster.deal(
+            plan.data, plan.nodes, "dirichlet", plan.alpha, seed, False, rows, rows=plan.rows
+        )
+        cluster.try_model(config, shares)
+        nodes = tuple(node.model_copy(update={"validation": 0.0}) for node in shares.nodes)
+        yield seed, replace(shares, nodes=nodes)
+
+
 def run_and_test(
     config: RunConfig, nodes: Sequence[NodeConfig], folder: Path, test: Examples
 ) -> tuple[list[Record], float]:
-    """One run's records, and the test accuracy of its last model."""
-    from common.checkpoint import load_arrays
-
-    records = list(lab.run(config, nodes, folder))
-    (header,) = (record for record in records if isinstance(record, Header))
-    return records, accuracy(config, load_arrays(Path(header.folder) / "model.safetensors"), test)
-
-
-def accuracy(config: RunConfig, arrays: Arrays, test: Examples) -> float:
-    """The accuracy on ``test`` of a run's model with these parameters and buffers, 0..1."""
+    """One run's records, and the test accuracy of its last model, 0..1."""
     from common import models
+    from common.checkpoint import load_arrays
     from common.devices import resolve
     from common.evaluation import evaluate
     from common.params import carried, load_into, trainable
 
+    records = list(lab.run(config, nodes, folder))
+    (header,) = (record for record in records if isinstance(record, Header))
     model = models.build(config.model, test.input_shape, test.classes, config.seed)
+    arrays = load_arrays(Path(header.folder) / "model.safetensors")
     load_into(trainable(model) | carried(model), arrays)
     device = resolve(config.device)
-    return evaluate(model.to(device), test, device).accuracy
+    return records, evaluate(model.to(device), test, device).accuracy
 
 
 def some_rows(test: Examples, rows: int) -> Examples:
@@ -78,6 +88,13 @@ def some_rows(test: Examples, rows: int) -> Examples:
     if not 0 < rows < len(test):
         return test
     return test.rows(np.sort(stream(0, "test-rows").permutation(len(test))[:rows]))
+
+
+def save(folder: Path, result: Mapping[str, object], table: str) -> None:
+    """Write ``result.json`` and ``result.md`` into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(to_json(result), encoding="utf-8")
+    (folder / "result.md").write_text(table, encoding="utf-8")
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
