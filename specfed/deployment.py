@@ -74,6 +74,16 @@ class ServerSettings(Checked):
         """Whether nodes need an enrolled key."""
         return not (self.any_node or self.insecure)
 
+    @property
+    def state_folder(self) -> Path | None:
+        """Where the server keeps its database; None to keep none.
+
+        An encrypted server that is told nothing else keeps it in ``state``, since an enrolment that is
+        forgotten locks its site out.
+        """
+        name = self.state or ("" if self.insecure else "state")
+        return Path(name) if name else None
+
 
 class NodeSettings(Checked):
     """A node, as ``node.toml`` and the options of ``specfed node`` describe it."""
@@ -223,14 +233,12 @@ def node_identity(settings: NodeSettings) -> tuple[Identity, list[str]]:
 def database(settings: ServerSettings) -> Iterator[Path | None]:
     """The server's database in its state folder, for this server alone; None to keep nothing.
 
-    An encrypted server that is told nothing else keeps its state in ``state``, since an enrolment that is
-    forgotten locks its site out. Raises ConfigError if the folder cannot be used, or is in use.
+    Raises ConfigError if the folder cannot be used, or is in use.
     """
-    name = settings.state or ("" if settings.insecure else "state")
-    if not name:
+    if settings.state_folder is None:
         yield None
         return
-    folder = writable(Path(name), "state", 0o700)
+    folder = writable(settings.state_folder, "state", 0o700)
     with _alone(folder / ".lock", f"state folder {folder} is in use by another server"):
         yield folder / DATABASE
 

@@ -29,7 +29,7 @@ def findings(settings: ServerSettings) -> Iterator[Finding]:
     """What the checks of a server find, one after the other."""
     yield machine.versions(launcher.description())
     yield from certificates(settings)
-    folder = state_folder(settings)
+    folder = settings.state_folder
     names = [settings.tls_ca, settings.tls_cert, settings.tls_key]
     files = [Path(name) for name in names if name] + ([folder / DATABASE] if folder else [])
     yield clock.own(files)
@@ -39,12 +39,6 @@ def findings(settings: ServerSettings) -> Iterator[Finding]:
         yield database(folder / DATABASE)
     yield exposure(settings)
     yield from ports(settings)
-
-
-def state_folder(settings: ServerSettings) -> Path | None:
-    """Where the server keeps its database; None if it keeps none."""
-    name = settings.state or ("" if settings.insecure else "state")
-    return Path(name) if name else None
 
 
 # --- certificates ------------------------------------------------------------------------------------
@@ -189,7 +183,7 @@ def ports(settings: ServerSettings) -> Iterator[Finding]:
     )
     yield shown
     yield runs
-    folder = state_folder(settings)
+    folder = settings.state_folder
     usable = shown.state == runs.state == "ok"  # free, or ours
     running = usable and not any(launcher.can_bind(address) for address in (fleet, control))
     if folder is not None and in_use(folder) and not running:
