@@ -6,12 +6,11 @@ is; it is not signed, but enrolled at the server. What ``*_problem`` returns is 
 well, so that a command can raise it and a check-up can list it.
 """
 
-import hashlib
 import os
 import re
 import secrets
 import tempfile
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -152,7 +151,7 @@ def write(files: Sequence[NewFile], force: bool = False) -> None:
     try:
         for file in files:
             private = any(f.mode == PRIVATE for f in files if f.path.parent == file.path.parent)
-            _make_folder(file.path.parent, 0o700 if private else 0o755)
+            file.path.parent.mkdir(0o700 if private else 0o755, parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{file.path.name}.", dir=file.path.parent)
             partial.append((name, file.path))
             with os.fdopen(descriptor, "wb") as out:
@@ -167,12 +166,6 @@ def write(files: Sequence[NewFile], force: bool = False) -> None:
     finally:
         for name, _ in partial:
             Path(name).unlink(missing_ok=True)
-
-
-def _make_folder(folder: Path, mode: int) -> None:
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=mode)
 
 
 def _builder(
@@ -307,8 +300,7 @@ def hosts_of(certificate: x509.Certificate) -> list[str]:
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     """A public key's fingerprint as ssh-keygen shows it: ``SHA256:...``; two people can compare it."""
-    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    digest = hashlib.sha256(b64decode(key.public_bytes(*form).split()[1])).digest()
+    digest = serialization.ssh_key_fingerprint(key, hashes.SHA256())
     return "SHA256:" + b64encode(digest).decode().rstrip("=")
 
 
@@ -320,12 +312,16 @@ def days_left(certificate: x509.Certificate, now: datetime | None = None) -> flo
     return (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
+def is_early(certificate: x509.Certificate, now: datetime | None = None) -> bool:
+    """Whether a certificate is not valid yet; then it may be the clock that is wrong."""
+    return (now or datetime.now(UTC)) < certificate.not_valid_before_utc
+
+
 def expiry_problem(certificate: x509.Certificate, what: str, now: datetime | None = None) -> str:
     """What is wrong with the dates of ``what``, a certificate."""
-    moment = now or datetime.now(UTC)
-    if moment > certificate.not_valid_after_utc:
+    if days_left(certificate, now) < 0:
         return f"{what} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-    if moment < certificate.not_valid_before_utc:
+    if is_early(certificate, now):
         start = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
         return f"{what} is not valid before {start}; is this machine's clock right?"
     return ""
