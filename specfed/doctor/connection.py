@@ -92,10 +92,8 @@ def _trusted(address: Address, shown: x509.Certificate, ca: Path) -> Finding:
         if late:
             return warning("TLS", late, _RENEW)
         return ok("TLS", f"{what} holds for {address.host} until {shown.not_valid_after_utc:%Y-%m-%d}")
-    expiry = certs.expiry_problem(shown, what)
-    early = "not valid before" in expiry
     checks = (
-        (expiry, SET if early else _RENEW),
+        (certs.expiry_problem(shown, what), SET if certs.is_early(shown) else _RENEW),
         (
             certs.chain_problem([shown], certs.read_certificates(ca, "CA certificate"), what),
             f"ask the coordinator for the ca.crt of this federation in place of {ca}, and see that the "

@@ -47,8 +47,7 @@ def authority(file: Path) -> Finding:
     certificate, what = certs.read_certificates(file, "CA certificate")[0], f"CA certificate {file}"
     wrong = certs.expiry_problem(certificate, what)
     if wrong:
-        early = "not valid before" in wrong
-        fix = clock.SET if early else "ask the coordinator for the new ca.crt"
+        fix = clock.SET if certs.is_early(certificate) else "ask the coordinator for the new ca.crt"
         return problem("CA", wrong, fix, ConfigError)
     late = certs.expiry_warning(certificate, what)
     if late:

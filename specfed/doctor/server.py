@@ -87,7 +87,7 @@ def certificate(settings: ServerSettings) -> Finding:
 
 def _dated(one: x509.Certificate, what: str, fix: str) -> tuple[str, str]:
     text = certs.expiry_problem(one, what)
-    return text, clock.SET if "not valid before" in text else fix
+    return text, clock.SET if certs.is_early(one) else fix
 
 
 def key(settings: ServerSettings) -> Finding:
