@@ -117,6 +117,11 @@ def test_the_agreed_perturbation_has_its_length(duals: tuple[Arrays, Arrays], ex
     assert set(rule.broadcast(after, 3)) == {"perturbation"}
 
 
+def test_a_perturbation_of_short_duals_has_its_length_too() -> None:
+    after, _ = step(AgreedPerturbation(0.1), {}, round_of(**{"ascent-dual": (w(3e-6, 4e-6), w(3e-6, 4e-6))}))
+    assert values(after, "perturbation") == pytest.approx([0.06, 0.08])
+
+
 def test_together_is_one_after_the_other() -> None:
     both = Together((Control(), MeanDrift()))
     before = {**state("control", 6, 3), **state("drift", 2, 2)}
@@ -127,6 +132,9 @@ def test_together_is_one_after_the_other() -> None:
     assert both.needs_steps and both.needs_memory and both.reports == ()
     assert Together((MeanDual(1), AgreedPerturbation(1))).reports == ("ascent-dual",)
     assert not Together((ServerRule(),)).needs_memory
+    assert (
+        Together((ServerRule(), MeanDual(1))).needs_memory and Together((ServerRule(), Control())).needs_steps
+    )
 
 
 def test_sums_are_in_double_precision() -> None:
