@@ -16,7 +16,8 @@ from strategies.drift import comparison
 from strategies.drift.bands import Bands
 from strategies.drift.comparison import Source, compare, gradients_of
 from strategies.flower import RoundResult
-from strategies.round import Reply, Vector
+from strategies.reward import trained
+from strategies.round import Vector
 
 LOW_CUT = {"fft", "lap-d", "gd"}  # filters that leave nothing, or little, in the low band
 
@@ -66,11 +67,7 @@ def diagnostics(config: RunConfig, filtered: Collection[str], probe: Probe | Non
 
 def _local_models(result: RoundResult) -> Iterator[tuple[Arrays, Arrays]]:
     for reply in result.accepted:
-        yield _trained(result.sent[reply.client], reply), reply.buffers
-
-
-def _trained(received: Arrays, reply: Reply) -> Arrays:
-    return {name: np.add(received[name], update) for name, update in reply.update.items()}
+        yield trained(result.sent[reply.client], reply.update), reply.buffers
 
 
 def _spectrum(bands: Bands | None) -> dict[str, tuple[float, ...]]:

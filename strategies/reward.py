@@ -22,6 +22,7 @@ import numpy as np
 from common.params import Arrays
 from strategies.round import Round, Vector
 from strategies.scorers import ScorerState
+from strategies.server_step import moved
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Personalised:
         """Keep what each node returned; an absent node keeps its last."""
         parts = weights / weights.max() if self.part == "relative" else weights
         returned = {
-            reply.client: moved(self.model_for(state, reply.client, round_.model), reply.update)
+            reply.client: trained(self.model_for(state, reply.client, round_.model), reply.update)
             for reply in round_.replies
         }
         now = dict(zip(round_.clients, parts.tolist(), strict=True))
@@ -115,7 +116,7 @@ class Sparsified:
         clients = sorted(scorer.reputation)
         quotas = reward_shares(np.array([scorer.reputation[c] for c in clients]), self.beta)
         models = {
-            client: moved(self.model_for(state, client, round_.model), largest(move, quota))
+            client: trained(self.model_for(state, client, round_.model), largest(move, quota))
             for client, quota in zip(clients, quotas.tolist(), strict=True)
         }
         return Personal(models)
@@ -134,12 +135,9 @@ def mixed(own: Arrays, model: Arrays, part: float) -> Arrays:
     }
 
 
-def moved(model: Arrays, update: Mapping[str, Vector] | Arrays) -> Arrays:
-    """``model + update``, rounded once to the model's own types."""
-    return {
-        name: (np.asarray(w, dtype=np.float64) + np.asarray(update[name], dtype=np.float64)).astype(w.dtype)
-        for name, w in model.items()
-    }
+def trained(received: Arrays, update: Mapping[str, Vector] | Arrays) -> Arrays:
+    """The model that an update leads to, rounded once to the model's own types."""
+    return {name: moved(w, update[name]) for name, w in received.items()}
 
 
 def reward_shares(reputations: Vector, beta: float) -> Vector:

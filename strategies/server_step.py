@@ -25,7 +25,7 @@ def average(learning_rate: float = 1.0) -> ServerStep:
     """``w <- w + eta D``, rounded once to the model's own type. Rate 1 is FedAvg."""
     return lambda state, model, update: (
         state,
-        {name: _moved(w, update[name], learning_rate) for name, w in model.items()},
+        {name: moved(w, update[name], learning_rate) for name, w in model.items()},
     )
 
 
@@ -38,7 +38,7 @@ def momentum(learning_rate: float = 1.0, beta: float = 0.9) -> ServerStep:
         for name, w in model.items():
             d = update[name]
             u = beta * _kept(state, FIRST, name, d) + d
-            speed[name], after[name] = np.asarray(u), _moved(w, u, learning_rate)
+            speed[name], after[name] = np.asarray(u), moved(w, u, learning_rate)
         return _named(FIRST, speed), after
 
     return step
@@ -87,7 +87,7 @@ def _adaptive(
             m = beta1 * _kept(state, FIRST, name, d) + (1 - beta1) * d
             v = next_variance(_kept(state, SECOND, name, d), d)
             means[name], variances[name] = np.asarray(m), np.asarray(v)
-            after[name] = _moved(w, m / (np.sqrt(v) + tau), rate)
+            after[name] = moved(w, m / (np.sqrt(v) + tau), rate)
         steps = np.array(count, dtype=np.float64)
         return {**_named(FIRST, means), **_named(SECOND, variances), COUNT: steps}, after
 
@@ -102,5 +102,7 @@ def _named(kind: str, values: Mapping[str, Vector]) -> dict[str, Vector]:
     return {f"{kind}/{name}": x for name, x in values.items()}
 
 
-def _moved(w: NDArray[np.generic], direction: Vector, rate: float) -> NDArray[np.generic]:
-    return (np.asarray(w, dtype=np.float64) + rate * direction).astype(w.dtype)
+def moved(w: NDArray[np.generic], direction: NDArray[np.generic], rate: float = 1.0) -> NDArray[np.generic]:
+    """``w + rate direction``, summed in float64 and rounded once to the type of ``w``."""
+    step = rate * np.asarray(direction, dtype=np.float64)
+    return (np.asarray(w, dtype=np.float64) + step).astype(w.dtype)
