@@ -146,6 +146,7 @@ class _Run:
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
         arrays, state = to_arrays(trainable(model)), StrategyState(to_arrays(carried(model)))
+        filtered = set(filters.filtered_names(self.config.filter_settings, model))
         if self.config.entropy_layer:
             check_layer(self.config.entropy_layer, arrays)
         rank_test = first_layer_rank(self.config, arrays, head)
@@ -158,7 +159,7 @@ class _Run:
             if self.rounds_done >= self.config.rounds:
                 raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")
         else:
-            self._write(self._header(model, head, cards))
+            self._write(self._header(model, head, len(filtered), cards))
         for key, examples in {"eval-data": self.test, "proxy-data": self.proxy}.items():
             if examples is not None and (examples.classes, examples.input_shape) != (classes, shape):
                 raise DataError(
@@ -185,11 +186,11 @@ class _Run:
             self.rounds_done,
             rank_test,
             free_rider_test=FreeRiderTest(self.config.free_rider_z, self.config.free_rider_share),
-            traffic=self._traffic(model),
+            traffic=self._traffic(model, filtered),
             extra_reports=(GRADIENT,) if self.config.diagnostics == "gradients" else (),
         )
         model.to(self.device)
-        self.diagnostics = self._diagnostics(model, head)
+        self.diagnostics = self._diagnostics(model, head, filtered)
 
         def after_round(server_round: int, current: ArrayRecord) -> MetricRecord | None:
             if server_round > 0 and strategy.last is not None:
@@ -266,13 +267,13 @@ class _Run:
         clock = {"elapsed": self._elapsed()}
         self.folder.save_round(result.number, arrays, state, clock, self.config.keep_checkpoints)
 
-    def _diagnostics(self, model: nn.Module, head: models.Head) -> Diagnostics | None:
+    def _diagnostics(self, model: nn.Module, head: models.Head, filtered: set[str]) -> Diagnostics | None:
         if self.config.diagnostics == "off":
             return None
         probe = None
         if self.test is not None and self.config.diagnostics_probe:
             probe = make_probe(model, head, self.test, self.config.diagnostics_probe, self.device)
-        return diagnostics(self.config, filters.filtered_names(self.config.filter_settings, model), probe)
+        return diagnostics(self.config, filtered, probe)
 
     def _look_for_drift(self, result: RoundResult) -> None:
         if self.diagnostics is None:
@@ -320,12 +321,10 @@ class _Run:
         ]
         return _pooled([_told(m, "accuracy", "loss", "num-examples") for m in metrics])
 
-    def _traffic(self, model: nn.Module) -> Callable[[int], Traffic]:
+    def _traffic(self, model: nn.Module, filtered: set[str]) -> Callable[[int], Traffic]:
         """How updates of this model travel in each round; made once a round."""
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
-        config = self.config
-        changed = filters.filtered_names(config.filter_settings, model)
-        return lru_cache(maxsize=1)(lambda number: traffic(config, shapes, set(changed), number))
+        return lru_cache(maxsize=1)(lambda number: traffic(self.config, shapes, filtered, number))
 
     def _order(self, number: int, shape: tuple[int, ...], classes: int) -> ConfigRecord:
         rate = self._rate(number)
@@ -343,10 +342,10 @@ class _Run:
         """The nodes' learning rate in a round."""
         return self.config.learning_rate * self.config.lr_decay ** (number - 1)
 
-    def _header(self, model: nn.Module, head: models.Head, cards: tuple[NodeCard, ...]) -> Header:
-        shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
+    def _header(
+        self, model: nn.Module, head: models.Head, filtered: int, cards: tuple[NodeCard, ...]
+    ) -> Header:
         config = self.config
-        changed = filters.filtered_names(config.filter_settings, model)
         return Header(
             run_id=self.folder.path.name,
             folder=str(self.folder.path),
@@ -356,8 +355,8 @@ class _Run:
             model=ModelCard(
                 name=config.model,
                 parameters=models.count_parameters(model),
-                tensors=len(shapes),
-                filtered_tensors=len(changed),
+                tensors=len(trainable(model)),
+                filtered_tensors=filtered,
                 head=head.weight,
                 head_shape=head.shape,
             ),
