@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError, SpecfedError
-from specfed import certs, cli_certs, deployment
-from specfed.cli_deploy import what_ran
+from specfed import certs, deployment
+from specfed.commands import certificates
+from specfed.commands.server import what_ran
 from specfed.deployment import NodeSettings, ServerSettings, read_settings
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     """A folder with certificates of ``specfed certs init`` and a bundle for site-a."""
-    cli_certs.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
-    cli_certs.issue(["site-a"], tmp_path / "certs")
+    certificates.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
+    certificates.issue(["site-a"], tmp_path / "certs")
     return tmp_path / "certs"
 
 
@@ -121,8 +122,8 @@ def test_a_key_without_encryption_is_refused(made: Path) -> None:
 def other(made: Path) -> Path:
     """Another federation's folder."""
     folder = made.parent / "other"
-    cli_certs.init(["fl.example.org"], folder)
-    cli_certs.issue(["site-a"], folder)
+    certificates.init(["fl.example.org"], folder)
+    certificates.issue(["site-a"], folder)
     return folder / "server"
 
 
@@ -180,7 +181,7 @@ def test_a_certificate_that_is_about_to_expire_is_told_and_can_be_renewed(made: 
     (warning,) = deployment.server_tls(settings)[1]
     assert "server.crt expires in 15 days, on " in warning
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
-    cli_certs.renew(made)
+    certificates.renew(made)
     assert deployment.server_tls(settings)[1] == []
     after = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     assert [path.name for path in before if before[path] != after[path]] == ["server.crt"]
@@ -199,33 +200,33 @@ def test_a_key_that_others_can_read_is_told(made: Path) -> None:
 def test_renewing_needs_this_cas_key_and_its_passphrase(made: Path, tmp_path: Path) -> None:
     before = (made / "server" / "server.crt").read_bytes()
     with pytest.raises(ConfigError, match=r"ca\.crt is not from this CA"):
-        cli_certs.renew(made, ca=other(made).parent / "ca")
+        certificates.renew(made, ca=other(made).parent / "ca")
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("correct horse\n")
     wrong.write_text("battery staple\n")
     closed = tmp_path / "closed"
-    cli_certs.init(["a.org"], closed, passphrase_file=secret)
+    certificates.init(["a.org"], closed, passphrase_file=secret)
     for file, sentence in ((wrong, "the passphrase is wrong"), (None, "needs its passphrase")):
         with pytest.raises(ConfigError, match=sentence):
-            cli_certs.renew(closed, passphrase_file=file)
-    cli_certs.renew(closed, host=["b.org"], passphrase_file=secret)
+            certificates.renew(closed, passphrase_file=file)
+    certificates.renew(closed, host=["b.org"], passphrase_file=secret)
     assert certs.hosts_of(certs.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
     assert (made / "server" / "server.crt").read_bytes() == before
     wrong.write_text("")
     with pytest.raises(ConfigError, match="is empty; it takes the passphrase in its first line"):
-        cli_certs.init(["a.org"], tmp_path / "third", passphrase_file=wrong)
+        certificates.init(["a.org"], tmp_path / "third", passphrase_file=wrong)
     assert not (tmp_path / "third").exists()
 
 
 def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="--force replaces it"):
-        cli_certs.init(["a.org"], made)
+        certificates.init(["a.org"], made)
     with pytest.raises(ConfigError, match="--force replaces it"):
-        cli_certs.issue(["site-b", "site-a"], made)
+        certificates.issue(["site-b", "site-a"], made)
     assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
     replace(made / "server" / "server.toml", "control-port = 8000", "control-port = 8001")
-    cli_certs.init(["a.org"], made, force=True)
+    certificates.init(["a.org"], made, force=True)
     assert "8001" in (made / "server" / "server.toml").read_text()  # an operator's settings stay
     assert (made / "ca" / "ca.key").read_bytes() != before[made / "ca" / "ca.key"]
 
@@ -233,14 +234,14 @@ def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "server", ".hidden", "a" * 61])
 def test_what_is_no_sites_name(made: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="is not a site's name"):
-        cli_certs.issue([name], made)
+        certificates.issue([name], made)
     with pytest.raises(ConfigError, match="is not a site's name"):
-        cli_certs.key(name, made / "x")
+        certificates.key(name, made / "x")
 
 
 def test_a_site_can_make_its_own_key(made: Path, tmp_path: Path) -> None:
-    cli_certs.key("site-b", tmp_path / "site")
-    cli_certs.issue(
+    certificates.key("site-b", tmp_path / "site")
+    certificates.issue(
         ["site-b"], made, server="other.example.org:1234", public_key=tmp_path / "site" / "site-b.pub"
     )
     bundle = made / "site-b"

@@ -10,7 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from specfed import certs, cli_certs, launcher, launcher_probe
+from specfed import certs, launcher, launcher_probe
+from specfed.commands import certificates
 from specfed.doctor import connection
 from specfed.launcher import Address
 
@@ -20,8 +21,8 @@ Serve = Callable[..., Address]
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     """A folder with certificates of ``specfed certs init`` and a bundle for site-a."""
-    cli_certs.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
-    cli_certs.issue(["site-a"], tmp_path / "certs")
+    certificates.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
+    certificates.issue(["site-a"], tmp_path / "certs")
     return tmp_path / "certs"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specfed import cli_certs
+from specfed.commands import certificates
 from specfed.doctor import connection
 from specfed.doctor.finding import Finding
 from specfed.launcher import Address
@@ -95,7 +95,7 @@ def test_something_else_listens(made: Path, silent: Address, impatient: None) ->
 
 
 def test_a_ca_of_another_federation(made: Path, serve: Serve, signed: Signed) -> None:
-    cli_certs.init(["fl.example.org"], made.parent / "other")
+    certificates.init(["fl.example.org"], made.parent / "other")
     found = refused(serve(*signed(0)), made.parent / "other" / "ca" / "ca.crt", "TLS")
     assert "is not from this CA, but from CN=specfed CA" in found.text and "ca.crt" in found.fix
 

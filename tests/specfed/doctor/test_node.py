@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError, DataError, SpecfedError
-from specfed import certs, cli_doctor, launcher
+from specfed import certs, launcher
+from specfed.commands import doctor
 from specfed.deployment import NodeSettings, read_settings
 from specfed.doctor import node
 from specfed.doctor.finding import Finding
@@ -186,7 +187,7 @@ LINE = re.compile(r"(ok|warning|problem) +\S.{12} \S")
 def test_the_command_prints_a_line_a_check(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = made / "site-a" / "node.toml"
     file.write_text(file.read_text().replace("fl.example.org:9092", "127.0.0.1:1"))
-    code = cli_doctor.examine("node", file, {"device": "cpu"}, as_json=False)
+    code = doctor.examine("node", file, {"device": "cpu"}, as_json=False)
     *lines, last = capsys.readouterr().out.splitlines()
     assert all(LINE.match(line) for line in lines), lines
     # No data are named, which is found first; the connection is looked at all the same.
@@ -197,7 +198,7 @@ def test_the_command_prints_a_line_a_check(made: Path, capsys: pytest.CaptureFix
 
 
 def test_json_for_machines(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli_doctor.examine(
+    code = doctor.examine(
         "node", made / "site-a" / "node.toml", {"data": "digits", "server": "127.0.0.1:1"}, as_json=True
     )
     told = json.loads(capsys.readouterr().out)
@@ -210,14 +211,14 @@ def test_json_for_machines(made: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_mistake_in_the_file_is_a_finding(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = made / "site-a" / "node.toml"
     file.write_text(file.read_text() + "polcy = 1\n")
-    assert cli_doctor.examine("node", file, {}, as_json=False) == 2
+    assert doctor.examine("node", file, {}, as_json=False) == 2
     out = capsys.readouterr().out
     assert 'Did you mean "policy"?' in out and "'specfed node --help'" in out
 
 
 def test_whose_file_it_is_is_told_by_its_keys(made: Path, tmp_path: Path) -> None:
-    assert cli_doctor.side_of(made / "site-a" / "node.toml") == "node"
-    assert cli_doctor.side_of(made / "server" / "server.toml") == "server"
+    assert doctor.side_of(made / "site-a" / "node.toml") == "node"
+    assert doctor.side_of(made / "server" / "server.toml") == "server"
     (tmp_path / "few.toml").write_text('tls-ca = "ca.crt"\n')
     with pytest.raises(SpecfedError, match="'specfed doctor node --config"):
-        cli_doctor.side_of(tmp_path / "few.toml")
+        doctor.side_of(tmp_path / "few.toml")

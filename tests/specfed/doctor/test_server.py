@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError, PortError
-from specfed import cli_certs
+from specfed.commands import certificates
 from specfed.deployment import ServerSettings, read_settings
 from specfed.doctor import server
 from specfed.doctor.finding import Finding
@@ -65,7 +65,7 @@ def test_a_certificate_says_whom_it_is_for(made: Path) -> None:
 
 
 def test_a_certificate_for_this_machine_alone_is_a_warning(made: Path) -> None:
-    cli_certs.renew(made, ["localhost"])
+    certificates.renew(made, ["localhost"])
     found = by_name(server.certificates(settings(made)))["certificate"]
     assert found.state == "warning" and "--host NAME" in found.fix
 
@@ -84,13 +84,13 @@ def test_a_certificate_out_of_its_time(
 
 
 def test_a_certificate_that_ends_soon_is_a_warning(made: Path) -> None:
-    cli_certs.renew(made, days=20)
+    certificates.renew(made, days=20)
     found = by_name(server.certificates(settings(made)))["certificate"]
     assert found.state == "warning" and "expires in" in found.text
 
 
 def test_files_of_two_federations(made: Path) -> None:
-    cli_certs.init(["fl.example.org"], made.parent / "other")
+    certificates.init(["fl.example.org"], made.parent / "other")
     shutil.copy(made.parent / "other" / "server" / "ca.crt", made / "server" / "ca.crt")
     shutil.copy(made.parent / "other" / "server" / "server.key", made / "server" / "server.key")
     found = by_name(server.certificates(settings(made)))
@@ -222,7 +222,7 @@ def test_our_server_with_its_old_certificate(made: Path, free: dict[str, int], s
     running = serve((folder / "server.key").read_bytes(), (folder / "server.crt").read_bytes())
     options = {**free, "port": running.port, "host": "127.0.0.1"}
     assert by_name(server.ports(settings(made, **options)))["port"].state == "ok"
-    cli_certs.renew(made)
+    certificates.renew(made)
     found = by_name(server.ports(settings(made, **options)))["port"]
     assert found.error is PortError and "certificate of before; restart it" in found.text
 

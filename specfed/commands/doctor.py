@@ -10,7 +10,9 @@ import typer
 
 from common.config import Checked, Value
 from common.errors import ConfigError, SpecfedError
-from specfed import cli_deploy
+from specfed.commands.node import node as start_node
+from specfed.commands.options import given
+from specfed.commands.server import server as start_server
 
 if TYPE_CHECKING:
     from specfed.deployment import NodeSettings
@@ -123,11 +125,8 @@ def _dashed(key: str) -> str:
 def _like(command: Callable[..., None], side: str) -> Callable[..., int]:
     """A command with the very options of ``command`` and ``--json``, which checks instead of starting."""
 
-    def check(config: Path | None = None, as_json: bool = False, **given: Any) -> int:
-        options = {
-            _dashed(key): str(value) if isinstance(value, Path) else value for key, value in given.items()
-        }
-        return examine(side, config, options, as_json)
+    def check(context: typer.Context, config: Path | None = None, as_json: bool = False, **_: Any) -> int:
+        return examine(side, config, given(context), as_json)
 
     taken = inspect.signature(command, eval_str=True)
     more = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
@@ -137,7 +136,7 @@ def _like(command: Callable[..., None], side: str) -> Callable[..., int]:
     return check
 
 
-app.command("node", help="Check a node; takes the options of 'specfed node'.")(_like(cli_deploy.node, "node"))
+app.command("node", help="Check a node; takes the options of 'specfed node'.")(_like(start_node, "node"))
 app.command("server", help="Check a server; takes the options of 'specfed server'.")(
-    _like(cli_deploy.server, "server")
+    _like(start_server, "server")
 )

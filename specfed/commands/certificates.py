@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError
+from specfed.commands.terminal import print_table
 
 if TYPE_CHECKING:
     from specfed.launcher import Address
@@ -165,11 +166,9 @@ def renew(
 def show(out: Out = Path("certs")) -> None:
     """List certificates and public keys, and when they expire."""
     from cryptography import x509
-    from rich.console import Console
     from rich.table import Table
 
     from specfed import certs
-    from specfed.cli_deploy import WIDE
 
     now = datetime.now(UTC)
     table = Table("file", "for", "expires", "", box=None, pad_edge=False)
@@ -187,7 +186,7 @@ def show(out: Out = Path("certs")) -> None:
         table.add_row(str(file), file.stem, "never", certs.fingerprint(certs.read_public_key(file)))
     if not table.row_count:
         raise ConfigError(f"there are no certificates in {out}; 'specfed certs init' makes them")
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE).print(table)
+    print_table(table)
 
 
 def _passphrase(file: Path | None) -> bytes:

@@ -1,0 +1,79 @@
+"""``specfed demo``: a whole federation on this machine."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.config import RunConfig, Value
+from specfed import __version__
+from specfed.commands.options import Alpha, Data, FreeRider, Nodes, Overrides, Partition, Runs, run_folder
+from specfed.commands.terminal import dealt, near
+from specfed.settings import checked, parse_overrides
+
+if TYPE_CHECKING:
+    from specfed.cluster import Federation
+
+
+def demo(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    model: Annotated[str, typer.Option(help="Model to train.")] = "cnn5",
+    nodes: Nodes = 5,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 10,
+    partition: Partition = "dirichlet",
+    alpha: Alpha = 0.3,
+    weighting: Annotated[str, typer.Option(help="How updates are weighed.")] = "spectralfuse",
+    filter: Annotated[str, typer.Option(help="Filter on local gradients.")] = "fft",
+    seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
+    with_free_rider: FreeRider = True,
+    threads: Annotated[int, typer.Option(help="CPU threads of a training process.")] = 1,
+    runs: Runs = Path("runs"),
+) -> None:
+    """A whole federation on this machine: server and nodes as real processes, with a report."""
+    from specfed import cluster, launcher
+
+    chosen: dict[str, Value] = {
+        "run-name": "demo",
+        "model": model,
+        "rounds": rounds,
+        "weighting": weighting,
+        "filter": filter,
+        "seed": seed,
+        "threads": threads,
+        "eval-data": data,
+        "min-nodes": max(1, nodes),
+        "min-replies": max(1, nodes // 2),
+        **parse_overrides(overrides or ()),
+    }
+    config = checked(chosen, {})
+    with cluster.scratch() as folder:
+        shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder / "rows")
+        cluster.try_model(config, shares)
+        made = run_folder(runs.resolve(), config.run_name)
+        threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}
+        environment = {"SPECFED_RUNS": str(made.parent), "SPECFED_RUN_ID": made.name, **threading}
+        try:
+            with cluster.federation(
+                shares.nodes, folder, environment, launcher.python_path() | threading
+            ) as fed:
+                print(
+                    f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "
+                    f"gRPC on {fed.server.fleet}, {near(made)}"
+                )
+                print(dealt(data, shares, partition, alpha), flush=True)
+                code = _train(fed, config, made)
+        finally:
+            if made.is_dir():
+                shutil.copytree(folder / "logs", made / "logs", dirs_exist_ok=True)
+    raise typer.Exit(code)
+
+
+def _train(fed: "Federation", config: RunConfig, run_folder: Path) -> int:
+    from specfed.live import follow
+    from specfed.watch import exit_code, show
+
+    run = fed.submit(config.as_dict())
+    fed.wait_online()
+    return exit_code(show(follow(run_folder / "ledger.jsonl", run.finished)), run.details)

@@ -1,0 +1,124 @@
+"""``specfed lab``: experiments in one process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.config import Value
+from specfed import __version__
+from specfed.commands.options import (
+    Alpha,
+    Arguments,
+    Data,
+    FreeRider,
+    Nodes,
+    Overrides,
+    Partition,
+    Runs,
+    run_folder,
+)
+from specfed.commands.terminal import dealt, near
+from specfed.settings import parse_overrides, read_run
+
+app = typer.Typer(help="Experiments in one process: the same apps, no network.")
+reproduce = typer.Typer(help="Experiments of papers, with a table of what came out.")
+app.add_typer(reproduce, name="reproduce", no_args_is_help=True)
+
+Rounds = Annotated[int, typer.Option(help="Rounds of each run.")]
+Seeds = Annotated[int, typer.Option(help="Repetitions, with a split and a start each.")]
+Rows = Annotated[
+    int, typer.Option(help="Random training rows to use, and at most so many test rows; 0 uses all.")
+]
+Say = Callable[[str], None]
+
+
+@app.command("run")
+def run(
+    arguments: Arguments = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    partition: Partition = "dirichlet",
+    alpha: Alpha = 0.3,
+    with_free_rider: FreeRider = False,
+    runs: Runs = Path("runs"),
+) -> None:
+    """A run in this process, its nodes one after the other."""
+    from specfed import cluster
+    from specfed import lab as laboratory
+    from specfed.deployment import writable
+    from specfed.watch import exit_code, show
+
+    defaults: dict[str, Value] = {
+        "run-name": "lab",
+        "threads": 1,
+        "eval-data": data,
+        "min-nodes": max(1, nodes),
+    }
+    config = read_run(arguments or (), defaults)
+    with cluster.scratch() as folder:
+        shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder)
+        cluster.try_model(config, shares)
+        print(f"specfed {__version__} · lab · {nodes} nodes in this process")
+        print(dealt(data, shares, partition, alpha), flush=True)
+        code = exit_code(
+            show(laboratory.run(config, shares.nodes, writable(runs, "--runs"))), lambda: "no end line"
+        )
+    raise typer.Exit(code)
+
+
+@reproduce.command("contribution-correlation")
+def correlation(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    alpha: Alpha = 0.1,
+    rounds: Rounds = 10,
+    seeds: Seeds = 3,
+    rows: Rows = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Do weights follow what nodes are worth? Correlates them with the accuracy of each node alone."""
+    from specfed.experiments.correlation import as_markdown, contribution_correlation
+    from specfed.experiments.plan import Plan
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    _experiment(
+        "contribution-correlation",
+        seeds,
+        runs,
+        lambda folder, say: as_markdown(contribution_correlation(plan, folder, say)),
+    )
+
+
+@reproduce.command()
+def drift(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 20,
+    alpha: Alpha = 0.1,
+    filters: Annotated[str, typer.Option(help="Filters to compare, the first one as the base.")] = "none,fft",
+    rounds: Rounds = 20,
+    seeds: Seeds = 3,
+    rows: Rows = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Does filtering gradients help where nodes' data differ? Pairs of runs with and without."""
+    from specfed.experiments.drift import as_markdown, drift
+    from specfed.experiments.plan import Plan
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    _experiment(
+        "drift", seeds, runs, lambda folder, say: as_markdown(drift(plan, filters.split(","), folder, say))
+    )
+
+
+def _experiment(name: str, seeds: int, runs: Path, measure: Callable[[Path, Say], str]) -> None:
+    """Print what an experiment says, and the table that it returns; its files go to a new folder."""
+    from specfed.deployment import writable
+
+    folder = run_folder(writable(runs, "--runs"), name)
+    print(f"specfed {__version__} · lab · {name} · {seeds} seeds, {near(folder)}", flush=True)
+    table = measure(folder, lambda line: print(line, flush=True))
+    print(f"\n{table}\n{near(folder / 'result.md')}")

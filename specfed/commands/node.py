@@ -1,0 +1,140 @@
+"""``specfed node``: a site's node that stays until Ctrl-C."""
+
+import re
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.errors import ConfigError, UnreachableError
+from specfed import __version__
+from specfed.commands.options import INSECURE, Config, Health, Insecure, LogFormat, TlsCa, given
+from specfed.commands.terminal import told
+from specfed.logs import Log
+
+if TYPE_CHECKING:
+    from specfed.deployment import NodeSettings
+    from specfed.launcher import Parting
+
+
+def node(
+    context: typer.Context,
+    config: Config = None,
+    server: Annotated[str | None, typer.Option(help="HOST:PORT of the server, its --port.")] = None,
+    data: Annotated[str | None, typer.Option(help="This site's data; they stay here.")] = None,
+    name: Annotated[str | None, typer.Option(help="This site's name, the same every time.")] = None,
+    part: Annotated[str | None, typer.Option(help="Use only a part of the data, such as 1/3.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Dirichlet parameter of --part; 0, the default, makes equal parts.")
+    ] = None,
+    part_seed: Annotated[int | None, typer.Option(help="Seed of --part, the same on all nodes.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Share of the data kept to test models on; 0.1.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads for training; 0, the default, leaves it to the run.")
+    ] = None,
+    # Absolute: the node's processes have folders of their own.
+    state: Annotated[
+        Path | None,
+        typer.Option(resolve_path=True, help="Folder for what algorithms remember between rounds."),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(resolve_path=True, help="The site's policy file; without one a run may do everything."),
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key, enrolled at the server.")] = None,
+    insecure: Insecure = None,
+    tls_ca: TlsCa = None,
+    health: Health = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Start this site's node and stay until Ctrl-C."""
+    from specfed import cluster, deployment, launcher
+
+    settings = deployment.read_settings(deployment.NodeSettings, config, given(context))
+    log = Log(settings.log_format == "json")
+    with told(log), ExitStack() as stack:
+        address = launcher.Address.parse(settings.server)
+        endpoint = launcher.Address.parse(settings.health) if settings.health else None
+        identity, warnings = deployment.node_identity(settings)
+        for warning in [*warnings, *([INSECURE] if settings.insecure else [])]:
+            log.warn(warning)
+        stack.enter_context(deployment.alone_with(identity.key))
+        listed = settings.listed_apps()
+        if settings.state:
+            deployment.writable(Path(settings.state), "state", 0o700)
+        if endpoint is not None:
+            launcher.require_free(endpoint, "--health")
+        folder = stack.enter_context(cluster.scratch())
+        said, count = cluster.take_part(
+            settings.config(), settings.part, settings.alpha, settings.part_seed, folder
+        )
+        warning = launcher.require_fleet(address, identity.ca)
+        if warning:
+            log.warn(warning)
+        log.say(
+            f"specfed {__version__} · node {settings.name} · {count:,} examples of {settings.data} "
+            f"· dials {address}"
+        )
+        asked: Counter[str] = Counter()
+
+        def relay(line: str) -> None:
+            asked.update(re.findall(r"Receiving: (\w+) message", line))
+            log.relay(line)
+
+        port = stack.enter_context(launcher.reserve_port())
+        own = launcher.python_path() | (
+            {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
+        )
+        warm, path = launcher.spawn_warm(folder)
+        if listed and not warm:
+            raise ConfigError(
+                f"the apps in {settings.policy} cannot be enforced: {folder} is too long a path"
+            )
+        process = launcher.spawn_node(
+            folder,
+            address,
+            port,
+            said.as_dict(),
+            identity.ca,
+            own | path | listed,
+            folder / "node.log",
+            key=identity.key,
+            health=endpoint,
+            relay=relay,
+        )
+        try:
+            process.popen.wait()
+            if parting := launcher.parting(process):
+                raise UnreachableError(_sent_away(parting, settings))
+            launcher.require_running(process)
+        finally:
+            launcher.stop([process, *warm])
+            log.say(f"node {settings.name} stopped; it was asked to train {asked['train']} times")
+
+
+def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
+    """What a node's operator can do when the server has sent the node away."""
+    server, key = f"the server at {settings.server}", f"key {settings.key}"
+    enrolled_only = (
+        f"{server} takes enrolled nodes only; give this node's --key, whose .pub is enrolled there"
+    )
+    not_enrolled = (
+        f"{server} does not accept {key}: it is not enrolled there, was revoked, or another node with it "
+        "runs or died less than a minute ago"
+    )
+    revoked = (
+        f"{server} no longer accepts {key}: it was revoked, the server lost its state, or the clocks of the "
+        "two machines differ by more than 5 seconds"
+    )
+    restarted = f"{server} no longer knows this node, as after a restart; start the node again"
+    return {
+        ("refused", True): not_enrolled,
+        ("refused", False): enrolled_only,
+        ("forgotten", True): revoked,
+        ("forgotten", False): restarted,
+    }[parting, bool(settings.key)]
