@@ -10,22 +10,8 @@ import pytest
 from common.errors import ConfigError, SpecfedError
 from specfed import certs, deployment
 from specfed.commands import certificates
-from specfed.commands.server import what_ran
 from specfed.deployment import NodeSettings, ServerSettings, read_settings
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """A folder with certificates of ``specfed certs init`` and a bundle for site-a."""
-    certificates.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
-    certificates.issue(["site-a"], tmp_path / "certs")
-    return tmp_path / "certs"
-
-
-def replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
+from tests.specfed.certificates import other, replace
 
 
 def test_the_files_that_certs_makes_are_ready(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +105,6 @@ def test_a_key_without_encryption_is_refused(made: Path) -> None:
 # --- certificates ------------------------------------------------------------------------------------
 
 
-def other(made: Path) -> Path:
-    """Another federation's folder."""
-    folder = made.parent / "other"
-    certificates.init(["fl.example.org"], folder)
-    certificates.issue(["site-a"], folder)
-    return folder / "server"
-
-
 def with_expired(made: Path, days: int) -> None:
     """CA and server's certificate as if they had been made so many days ago, the latter for a year."""
     early = datetime.now(UTC) - timedelta(days=days)
@@ -197,62 +175,6 @@ def test_a_key_that_others_can_read_is_told(made: Path) -> None:
     assert "(mode 640)" in deployment.node_identity(node)[1][0]
 
 
-def test_renewing_needs_this_cas_key_and_its_passphrase(made: Path, tmp_path: Path) -> None:
-    before = (made / "server" / "server.crt").read_bytes()
-    with pytest.raises(ConfigError, match=r"ca\.crt is not from this CA"):
-        certificates.renew(made, ca=other(made).parent / "ca")
-    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
-    secret.write_text("correct horse\n")
-    wrong.write_text("battery staple\n")
-    closed = tmp_path / "closed"
-    certificates.init(["a.org"], closed, passphrase_file=secret)
-    for file, sentence in ((wrong, "the passphrase is wrong"), (None, "needs its passphrase")):
-        with pytest.raises(ConfigError, match=sentence):
-            certificates.renew(closed, passphrase_file=file)
-    certificates.renew(closed, host=["b.org"], passphrase_file=secret)
-    assert certs.hosts_of(certs.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
-    assert (made / "server" / "server.crt").read_bytes() == before
-    wrong.write_text("")
-    with pytest.raises(ConfigError, match="is empty; it takes the passphrase in its first line"):
-        certificates.init(["a.org"], tmp_path / "third", passphrase_file=wrong)
-    assert not (tmp_path / "third").exists()
-
-
-def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
-    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="--force replaces it"):
-        certificates.init(["a.org"], made)
-    with pytest.raises(ConfigError, match="--force replaces it"):
-        certificates.issue(["site-b", "site-a"], made)
-    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
-    replace(made / "server" / "server.toml", "control-port = 8000", "control-port = 8001")
-    certificates.init(["a.org"], made, force=True)
-    assert "8001" in (made / "server" / "server.toml").read_text()  # an operator's settings stay
-    assert (made / "ca" / "ca.key").read_bytes() != before[made / "ca" / "ca.key"]
-
-
-@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "server", ".hidden", "a" * 61])
-def test_what_is_no_sites_name(made: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a site's name"):
-        certificates.issue([name], made)
-    with pytest.raises(ConfigError, match="is not a site's name"):
-        certificates.key(name, made / "x")
-
-
-def test_a_site_can_make_its_own_key(made: Path, tmp_path: Path) -> None:
-    certificates.key("site-b", tmp_path / "site")
-    certificates.issue(
-        ["site-b"], made, server="other.example.org:1234", public_key=tmp_path / "site" / "site-b.pub"
-    )
-    bundle = made / "site-b"
-    assert sorted(path.name for path in bundle.iterdir()) == ["ca.crt", "node.toml", "site-b.pub"]
-    assert (bundle / "site-b.pub").read_bytes() == (tmp_path / "site" / "site-b.pub").read_bytes()
-    (tmp_path / "site" / "site-b.key").rename(bundle / "site-b.key")
-    node = read_settings(NodeSettings, bundle / "node.toml", {"data": "digits"})
-    assert node.server == "other.example.org:1234"
-    assert deployment.node_identity(node)[0].key == bundle / "site-b.key"
-
-
 def test_a_node_without_its_files_is_told(made: Path) -> None:
     node = read_settings(NodeSettings, made / "site-a" / "node.toml", {"data": "digits"})
     (made / "site-a" / "site-a.key").write_bytes((made / "server" / "server.key").read_bytes())
@@ -312,30 +234,3 @@ def test_a_node_starts_once(made: Path) -> None:
             pass
     with deployment.alone_with(key), deployment.alone_with(None), deployment.alone_with(None):
         pass
-
-
-def test_what_ran_is_told_from_the_ledgers(tmp_path: Path) -> None:
-    def ledger(run: str, *lines: str) -> None:
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-    model = '"model": {"name": "m", "parameters": 1, "tensors": 1, "filtered_tensors": 0, "head": "h", "head_shape": [2, 1]}'
-    header = (
-        '{"kind": "header", "run_id": "r", "folder": "f", "time": "t", "config": {"rounds": 9}, "versions": {}, '
-        f'"nodes": [], {model}}}'.replace("_", "-")
-    )
-    round_ = '{"kind": "round", "round": 4, "rounds": 9, "sampled": 1, "accepted": 1, "moved": true, "seconds": 1, "elapsed": 1}'
-    end = '{"kind": "end", "status": "%s", "rounds": 4, "seconds": 1}'
-    ledger("a-done", header, round_, end % "completed-degraded")
-    ledger("b-stopped", header, round_, end % "stopped")
-    ledger("c-killed", header, round_)
-    ledger("d-never-began", end % "failed")
-    ledger("e-foreign", "not a ledger")
-    assert list(what_ran(tmp_path, 0)) == [
-        "run a-done · completed-degraded · 4 of 9 rounds",
-        "run b-stopped · stopped after round 4 of 9; resume=b-stopped goes on with it",
-        "run c-killed · stopped after round 4 of 9; resume=c-killed goes on with it",
-        f"{tmp_path / 'e-foreign' / 'ledger.jsonl'}, line 1: not a ledger line (Invalid JSON: expected ident at line 1 "
-        "column 2): 'not a ledger'",
-    ]
-    assert list(what_ran(tmp_path, datetime.now(UTC).timestamp() + 60)) == []

@@ -11,19 +11,10 @@ import grpc
 import pytest
 
 from specfed import certs, launcher, launcher_probe
-from specfed.commands import certificates
 from specfed.doctor import connection
 from specfed.launcher import Address
 
 Serve = Callable[..., Address]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """A folder with certificates of ``specfed certs init`` and a bundle for site-a."""
-    certificates.init(["fl.example.org", "127.0.0.1"], tmp_path / "certs")
-    certificates.issue(["site-a"], tmp_path / "certs")
-    return tmp_path / "certs"
 
 
 @pytest.fixture

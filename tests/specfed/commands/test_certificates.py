@@ -1,0 +1,67 @@
+"""``specfed certs``: what it makes, and that it replaces nothing unasked."""
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from specfed import certs, deployment
+from specfed.commands import certificates
+from specfed.deployment import NodeSettings, read_settings
+from tests.specfed.certificates import other, replace
+
+
+def test_renewing_needs_this_cas_key_and_its_passphrase(made: Path, tmp_path: Path) -> None:
+    before = (made / "server" / "server.crt").read_bytes()
+    with pytest.raises(ConfigError, match=r"ca\.crt is not from this CA"):
+        certificates.renew(made, ca=other(made).parent / "ca")
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("correct horse\n")
+    wrong.write_text("battery staple\n")
+    closed = tmp_path / "closed"
+    certificates.init(["a.org"], closed, passphrase_file=secret)
+    for file, sentence in ((wrong, "the passphrase is wrong"), (None, "needs its passphrase")):
+        with pytest.raises(ConfigError, match=sentence):
+            certificates.renew(closed, passphrase_file=file)
+    certificates.renew(closed, host=["b.org"], passphrase_file=secret)
+    assert certs.hosts_of(certs.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
+    assert (made / "server" / "server.crt").read_bytes() == before
+    wrong.write_text("")
+    with pytest.raises(ConfigError, match="is empty; it takes the passphrase in its first line"):
+        certificates.init(["a.org"], tmp_path / "third", passphrase_file=wrong)
+    assert not (tmp_path / "third").exists()
+
+
+def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="--force replaces it"):
+        certificates.init(["a.org"], made)
+    with pytest.raises(ConfigError, match="--force replaces it"):
+        certificates.issue(["site-b", "site-a"], made)
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+    replace(made / "server" / "server.toml", "control-port = 8000", "control-port = 8001")
+    certificates.init(["a.org"], made, force=True)
+    assert "8001" in (made / "server" / "server.toml").read_text()  # an operator's settings stay
+    assert (made / "ca" / "ca.key").read_bytes() != before[made / "ca" / "ca.key"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "ca", "server", ".hidden", "a" * 61])
+def test_what_is_no_sites_name(made: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a site's name"):
+        certificates.issue([name], made)
+    with pytest.raises(ConfigError, match="is not a site's name"):
+        certificates.key(name, made / "x")
+
+
+def test_a_site_can_make_its_own_key(made: Path, tmp_path: Path) -> None:
+    certificates.key("site-b", tmp_path / "site")
+    certificates.issue(
+        ["site-b"], made, server="other.example.org:1234", public_key=tmp_path / "site" / "site-b.pub"
+    )
+    bundle = made / "site-b"
+    assert sorted(path.name for path in bundle.iterdir()) == ["ca.crt", "node.toml", "site-b.pub"]
+    assert (bundle / "site-b.pub").read_bytes() == (tmp_path / "site" / "site-b.pub").read_bytes()
+    (tmp_path / "site" / "site-b.key").rename(bundle / "site-b.key")
+    node = read_settings(NodeSettings, bundle / "node.toml", {"data": "digits"})
+    assert node.server == "other.example.org:1234"
+    assert deployment.node_identity(node)[0].key == bundle / "site-b.key"
