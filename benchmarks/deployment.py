@@ -23,8 +23,11 @@ from statistics import median
 from benchmarks import measure
 from common.config import RunConfig, Value
 from common.ledger import ClientRecord, Record, RoundRecord, read
-from specfed import certs, launcher, launcher_nodes
-from specfed.launcher import LOOPBACK, Address, Control, Process, Server, ServerTls
+from specfed import certs, launcher, launcher_app, launcher_children, launcher_nodes, launcher_runs
+from specfed.addresses import LOOPBACK, Address, reserve_port
+from specfed.launcher import Server, ServerTls
+from specfed.launcher_children import Process
+from specfed.launcher_runs import Control
 
 SITES = ("site-1", "site-2", "site-3")
 ROUNDS = 4
@@ -93,7 +96,7 @@ def main(repeats: int) -> None:
         stock = stack.enter_context(deployment(folder / "stock", STOCK))
         time.sleep(SETTLE_SECONDS)
         idle = of_idle({"ours": ours, "stock": stock}, IDLE_SECONDS)
-        our_app, stock_app = launcher.stage_app(folder / "app"), stage_stock(folder / "stock-app")
+        our_app, stock_app = launcher_app.stage_app(folder / "app"), stage_stock(folder / "stock-app")
         variants: dict[str, Callable[[], float]] = {
             "ours": lambda: median(overheads(run_ours(ours, our_app))),
             "stock": lambda: median(overheads(run_stock(stock, stock_app, True))),
@@ -157,9 +160,9 @@ def run_stock(deployed: Deployment, app: Path, evaluate: bool) -> list[Round]:
 
 def _finished(deployed: Deployment, app: Path, config: Mapping[str, Value]) -> list[str]:
     """Start a run and wait for its end; its log. Raises RuntimeError if it failed."""
-    run = launcher.submit(deployed.control, app, config)
-    lines = list(launcher.log_lines(deployed.control, run))
-    state = launcher.status(deployed.control, run).state
+    run = launcher_runs.submit(deployed.control, app, config)
+    lines = list(launcher_runs.log_lines(deployed.control, run))
+    state = launcher_runs.status(deployed.control, run).state
     if state != "finished:completed":
         raise RuntimeError(f"a run ended as {state}: {''.join(lines[-20:])}")
     return lines
@@ -210,7 +213,7 @@ def deployment(folder: Path, kind: Kind) -> Iterator[Deployment]:
     """A server and its nodes, enrolled and online; all of it ends at the exit."""
     folder.mkdir()
     with ExitStack() as stack:
-        ports = [stack.enter_context(launcher.reserve_port()) for _ in range(2 + len(SITES))]
+        ports = [stack.enter_context(reserve_port()) for _ in range(2 + len(SITES))]
         at = Places(folder, ports[0], ports[1], dict(zip(SITES, ports[2:], strict=True)))
         hosts = ["--host", "localhost", "--port", str(at.fleet)]
         for words in (["init", *hosts], ["issue", *SITES]):
@@ -230,7 +233,7 @@ def deployment(folder: Path, kind: Kind) -> Iterator[Deployment]:
 
 
 def stage_stock(folder: Path) -> Path:
-    """The ordinary app with the licence that Flower asks for; the path to hand to ``launcher.submit``."""
+    """The ordinary app with the licence that Flower asks for; to be handed to ``launcher_runs.submit``."""
     shutil.copytree(STOCK_APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(STOCK_APP.parent.parent / "LICENSE", folder)
     return folder
@@ -240,7 +243,7 @@ def _wait_online(control: Address, ca: Path, processes: Sequence[Process]) -> No
     deadline = time.monotonic() + START_SECONDS
     while {node.state for node in launcher_nodes.nodes(control, ca)} != {"online"}:
         for process in processes:
-            launcher.require_running(process)
+            launcher_children.require_running(process)
         if time.monotonic() > deadline:
             raise RuntimeError(f"not all nodes came online within {START_SECONDS:.0f} seconds")
         time.sleep(0.5)
@@ -266,7 +269,7 @@ def _process(name: str, command: Sequence[str], folder: Path) -> Iterator[Proces
     try:
         yield process
     finally:
-        launcher.stop([process])
+        launcher_children.stop([process])
         with suppress(ProcessLookupError):
             os.killpg(popen.pid, signal.SIGKILL)  # what stock Flower leaves behind
 

@@ -15,8 +15,11 @@ from common.datasets import Examples, load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.partition import free_rider, parse_part, split
 from common.seeding import stream
-from specfed import launcher
-from specfed.launcher import LOOPBACK, Address, Control, Process, Server
+from specfed import launcher, launcher_app, launcher_children, launcher_runs
+from specfed.addresses import LOOPBACK, Address, reserve_port
+from specfed.launcher import Server
+from specfed.launcher_children import Process
+from specfed.launcher_runs import Control
 
 ONLINE_SECONDS = 120.0
 FREE_RIDER_SAMPLES = 10
@@ -40,8 +43,8 @@ class Federation:
     def submit(self, config: Mapping[str, Value]) -> "LocalRun":
         """Start a run as soon as the server answers. Its log goes to ``run.log``."""
         launcher.wait_ready(self.server)
-        run = launcher.submit(self.control, self.app, config)
-        keeper = launcher.keep_log(self.control, run, self.logs / "run.log")
+        run = launcher_runs.submit(self.control, self.app, config)
+        keeper = launcher_runs.keep_log(self.control, run, self.logs / "run.log")
         self.log_keepers.append(keeper)
         return LocalRun(self, run, keeper)
 
@@ -53,7 +56,7 @@ class Federation:
         deadline = time.monotonic() + ONLINE_SECONDS
         while waiting := [node for node in self.nodes.values() if not launcher.online(node)]:
             for process in (self.server.process, *waiting):
-                launcher.require_running(process)
+                launcher_children.require_running(process)
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     f"{waiting[0].name} did not reach the server: {waiting[0].last_words()}"
@@ -73,12 +76,12 @@ class LocalRun:
         """Whether nothing more will come of it. Raises UnreachableError if the server is gone."""
         if self.log_keeper.running():
             return False
-        launcher.require_running(self.federation.server.process)
-        return launcher.status(self.federation.control, self.id).finished
+        launcher_children.require_running(self.federation.server.process)
+        return launcher_runs.status(self.federation.control, self.id).finished
 
     def details(self) -> str:
         """What the server says of a run that ended."""
-        return launcher.status(self.federation.control, self.id).details
+        return launcher_runs.status(self.federation.control, self.id).details
 
 
 @contextmanager
@@ -96,10 +99,10 @@ def federation(
     logs = folder / "logs"
     with ExitStack() as stack:
         fleet, control, *runtimes = (
-            Address(LOOPBACK, stack.enter_context(launcher.reserve_port())) for _ in range(2 + len(nodes))
+            Address(LOOPBACK, stack.enter_context(reserve_port())) for _ in range(2 + len(nodes))
         )
         warm, path = launcher.spawn_warm(folder, logs / "warm.log")
-        stack.callback(launcher.stop, warm)
+        stack.callback(launcher_children.stop, warm)
         server = launcher.spawn_server(
             folder / "server",
             fleet,
@@ -107,10 +110,10 @@ def federation(
             environment={**server_environment, **path},
             log=logs / "server.log",
         )
-        stack.callback(launcher.stop, [server.process])
+        stack.callback(launcher_children.stop, [server.process])
         # Nodes load while the server does: they dial until it is there.
         processes: dict[str, Process] = {}
-        stack.callback(lambda: launcher.stop(processes.values()))
+        stack.callback(lambda: launcher_children.stop(processes.values()))
         for node, runtime in zip(nodes, runtimes, strict=True):
             processes[node.name] = launcher.spawn_node(
                 folder / node.name,
@@ -121,12 +124,12 @@ def federation(
                 log=logs / f"{node.name}.log",
             )
         log_keepers: list[Process] = []
-        stack.callback(launcher.stop, log_keepers)
+        stack.callback(launcher_children.stop, log_keepers)
         yield Federation(
             server,
             processes,
             Control(control, None, folder / "control"),
-            launcher.stage_app(folder / "app"),
+            launcher_app.stage_app(folder / "app"),
             logs,
             log_keepers,
             fleet,

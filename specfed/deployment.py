@@ -16,7 +16,8 @@ from common.errors import ConfigError
 from common.plugins import is_plugin
 from common.policy import read_policy
 from specfed import certs
-from specfed.launcher import Address, ServerTls
+from specfed.addresses import Address
+from specfed.launcher import ServerTls
 from specfed.launcher_guard import APPS
 from specfed.settings import check, read_file
 

@@ -15,7 +15,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
 from common.errors import ConfigError, RunFailed, UnreachableError, nearest
-from specfed.launcher import Address
+from specfed.addresses import Address
 
 REVOKED = "unregistered"  # Flower's word; it never forgets a key
 _STATES = {"registered": "never seen", "online": "online", "offline": "offline", REVOKED: "revoked"}

@@ -22,8 +22,9 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
+from specfed.addresses import Address
 from specfed.certs import Key
-from specfed.launcher import DIAL_SECONDS, Address
+from specfed.dial import DIAL_SECONDS
 
 # A server takes a signed time that is less than EARLY seconds ahead of its own and less than LATE behind.
 EARLY, LATE = float(SYSTEM_TIME_TOLERANCE), float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)

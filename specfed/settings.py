@@ -1,5 +1,6 @@
 """A run's settings from what a person types: an experiment file and ``key=value`` words."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,6 +92,11 @@ def read_file(file: Path, kind: str) -> tuple[dict[str, Value], dict[str, str]]:
         raise ConfigError(f'"{tables[0]}" in {file} is a table or list; {article} {kind} has flat keys only')
     lines = {_key(line): number for number, line in enumerate(text.splitlines(), start=1)}
     return values, {key: f"{file}, line {lines[key]}" if key in lines else str(file) for key in values}
+
+
+def toml(value: Value) -> str:
+    """A value as TOML writes it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _key(line: str) -> str:

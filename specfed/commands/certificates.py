@@ -17,7 +17,7 @@ from common.errors import ConfigError
 from specfed.commands.terminal import print_table
 
 if TYPE_CHECKING:
-    from specfed.launcher import Address
+    from specfed.addresses import Address
 
 app = typer.Typer(help="Certificates and keys: what makes a federation of strangers safe.")
 
@@ -83,7 +83,7 @@ def issue(
 ) -> None:
     """Make a folder for each site: CA certificate, key pair and node.toml."""
     from specfed import certs
-    from specfed.launcher import Address
+    from specfed.addresses import Address
 
     for name in names:
         _check_name(name)
@@ -211,7 +211,7 @@ def _check_name(name: str) -> None:
 def _dialled(server: Path) -> "Address":
     """Where nodes dial the server whose folder this is."""
     from specfed import certs
-    from specfed.launcher import Address
+    from specfed.addresses import Address
     from specfed.settings import read_file
 
     hosts = certs.hosts_of(certs.read_certificates(server / "server.crt")[0])

@@ -53,13 +53,14 @@ def node(
     log_format: LogFormat = None,
 ) -> None:
     """Start this site's node and stay until Ctrl-C."""
-    from specfed import cluster, deployment, launcher
+    from specfed import cluster, deployment, dial, launcher, launcher_children
+    from specfed.addresses import Address, require_free, reserve_port
 
     settings = deployment.read_settings(deployment.NodeSettings, config, given(context))
     log = Log(settings.log_format == "json")
     with told(log), ExitStack() as stack:
-        address = launcher.Address.parse(settings.server)
-        endpoint = launcher.Address.parse(settings.health) if settings.health else None
+        address = Address.parse(settings.server)
+        endpoint = Address.parse(settings.health) if settings.health else None
         identity, warnings = deployment.node_identity(settings)
         for warning in [*warnings, *([INSECURE] if settings.insecure else [])]:
             log.warn(warning)
@@ -68,12 +69,12 @@ def node(
         if settings.state:
             deployment.writable(Path(settings.state), "state", 0o700)
         if endpoint is not None:
-            launcher.require_free(endpoint, "--health")
+            require_free(endpoint, "--health")
         folder = stack.enter_context(cluster.scratch())
         said, count = cluster.take_part(
             settings.config(), settings.part, settings.alpha, settings.part_seed, folder
         )
-        warning = launcher.require_fleet(address, identity.ca)
+        warning = dial.require_fleet(address, identity.ca)
         if warning:
             log.warn(warning)
         log.say(
@@ -86,8 +87,8 @@ def node(
             asked.update(re.findall(r"Receiving: (\w+) message", line))
             log.relay(line)
 
-        port = stack.enter_context(launcher.reserve_port())
-        own = launcher.python_path() | (
+        port = stack.enter_context(reserve_port())
+        own = launcher_children.python_path() | (
             {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
         )
         warm, path = launcher.spawn_warm(folder)
@@ -111,9 +112,9 @@ def node(
             process.popen.wait()
             if parting := launcher.parting(process):
                 raise UnreachableError(_sent_away(parting, settings))
-            launcher.require_running(process)
+            launcher_children.require_running(process)
         finally:
-            launcher.stop([process, *warm])
+            launcher_children.stop([process, *warm])
             log.say(f"node {settings.name} stopped; it was asked to train {asked['train']} times")
 
 

@@ -12,7 +12,7 @@ from common.config import Value
 from common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from specfed.launcher import Address
+    from specfed.addresses import Address
 
 # --- of a server or node
 
@@ -61,10 +61,11 @@ def reach(
     From the options, or else from the server's own file. Raises UnreachableError if no server takes runs
     there, ConfigError for options that do not go together.
     """
-    from specfed import certs, deployment, launcher
+    from specfed import certs, deployment, dial
+    from specfed.addresses import Address
 
     ca = tls_ca
-    address = launcher.Address.parse(server or CONTROL)
+    address = Address.parse(server or CONTROL)
     if config is not None:
         if insecure or tls_ca is not None:
             raise ConfigError("--config names the CA already; leave out --insecure and --tls-ca")
@@ -81,7 +82,7 @@ def reach(
         print(f"warning: {INSECURE}", file=sys.stderr)
     else:
         certs.read_certificates(ca, "CA certificate")
-    launcher.require_control(address, ca)
+    dial.require_control(address, ca)
     return address, ca
 
 

@@ -41,7 +41,8 @@ def server(
     log_format: LogFormat = None,
 ) -> None:
     """Start the server and stay until Ctrl-C."""
-    from specfed import cluster, deployment, launcher
+    from specfed import cluster, deployment, launcher, launcher_children
+    from specfed.addresses import Address, require_free
 
     settings = deployment.read_settings(deployment.ServerSettings, config, given(context))
     log = Log(settings.log_format == "json")
@@ -56,10 +57,10 @@ def server(
         where = deployment.writable(Path(settings.runs), "--runs")
         database = stack.enter_context(deployment.database(settings))
         fleet, control = settings.fleet, settings.control
-        endpoint = launcher.Address.parse(settings.health) if settings.health else None
+        endpoint = Address.parse(settings.health) if settings.health else None
         for address, option in ((fleet, "--port"), (control, "--control-port"), (endpoint, "--health")):
             if address is not None:
-                launcher.require_free(address, option)
+                require_free(address, option)
         folder = stack.enter_context(cluster.scratch())
         started = time.time()
         output = where / f"server-{settings.port}.log"
@@ -69,7 +70,7 @@ def server(
             control,
             tls,
             database,
-            {"SPECFED_RUNS": str(where), **launcher.python_path()},
+            {"SPECFED_RUNS": str(where), **launcher_children.python_path()},
             output,
             enrolled_only=settings.enrolled_only,
             health=endpoint,
@@ -82,9 +83,9 @@ def server(
                 log.say(f"{_who(settings.enrolled_only)} · state {database.parent}")
             log.say(f"run folders go to {where} · log {output}")
             running.process.popen.wait()
-            launcher.require_running(running.process)
+            launcher_children.require_running(running.process)
         finally:
-            launcher.stop([running.process])
+            launcher_children.stop([running.process])
             for line in what_ran(where, started):
                 log.say(line)
 

@@ -10,9 +10,10 @@ from cryptography import x509
 
 from common.errors import UnreachableError
 from specfed import certs, launcher_probe
+from specfed.addresses import Address
+from specfed.dial import DIAL_SECONDS, certificate_at
 from specfed.doctor.clock import SET
 from specfed.doctor.finding import Finding, ok, problem, warning, within
-from specfed.launcher import DIAL_SECONDS, Address, certificate_at
 
 _RENEW = "the coordinator makes a new one with 'specfed certs renew'"
 

@@ -9,7 +9,8 @@ from common.cache import root
 from common.datasets import load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.policy import read_policy
-from specfed import certs, launcher, launcher_probe
+from specfed import certs, launcher_app, launcher_probe
+from specfed.addresses import Address
 from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
@@ -20,7 +21,7 @@ DATA_SECONDS = 20.0
 
 def findings(settings: NodeSettings) -> Iterator[Finding]:
     """What the checks of a node find, one after the other."""
-    yield machine.versions(launcher.description())
+    yield machine.versions(launcher_app.description())
     yield from files(settings)
     yield policy(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
@@ -74,7 +75,7 @@ def policy(settings: NodeSettings) -> Finding:
             return ok("policy", f"{settings.policy} can be read, and lets any app run")
         try:
             with scratch() as folder:
-                own = launcher.app_hash(launcher.stage_app(folder / "app"))
+                own = launcher_app.app_hash(launcher_app.stage_app(folder / "app"))
         except OSError as error:
             text = f"{settings.policy} lists apps, but this version's cannot be staged: {error.strerror}"
             return warning("policy", text, "free some room in TMPDIR")
@@ -125,7 +126,7 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
     """The way to the server; then, if it can be gone, what the server says to this node's key and time."""
     ca = Path(settings.tls_ca) if settings.tls_ca else None
     try:
-        address = launcher.Address.parse(settings.server)
+        address = Address.parse(settings.server)
         if ca is not None:
             certs.read_certificates(ca, "CA certificate")
     except ConfigError as error:
@@ -135,7 +136,7 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
         yield from admitted(address, ca, Path(settings.key) if settings.key else None)
 
 
-def admitted(address: launcher.Address, ca: Path | None, file: Path | None) -> Iterator[Finding]:
+def admitted(address: Address, ca: Path | None, file: Path | None) -> Iterator[Finding]:
     """Whether the server takes this machine's time, and this node's key."""
     try:
         key = certs.read_node_key(file) if file else certs.new_key()
@@ -158,9 +159,7 @@ def admitted(address: launcher.Address, ca: Path | None, file: Path | None) -> I
     yield enrolment(answer, file, address, ca is not None)
 
 
-def enrolment(
-    answer: launcher_probe.Answer, file: Path | None, address: launcher.Address, tls: bool
-) -> Finding:
+def enrolment(answer: launcher_probe.Answer, file: Path | None, address: Address, tls: bool) -> Finding:
     """What the server's answer to a key means; it knows none of a node without one."""
     if file is None:
         if not tls:

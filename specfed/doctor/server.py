@@ -13,12 +13,12 @@ from urllib.parse import quote
 from cryptography import x509
 
 from common.errors import ConfigError, PortError, SpecfedError, UnreachableError
-from specfed import certs, launcher, launcher_nodes, launcher_probe
+from specfed import certs, dial, launcher_app, launcher_nodes, launcher_probe
+from specfed.addresses import Address, can_bind
 from specfed.deployment import DATABASE, ServerSettings
 from specfed.doctor import clock, machine
 from specfed.doctor.connection import renew_for
 from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
-from specfed.launcher import Address
 
 LOCK_SECONDS = 2.0
 NODES_SECONDS = 5.0
@@ -27,7 +27,7 @@ _RENEW = "make a new one: 'specfed certs renew', then restart the server"
 
 def findings(settings: ServerSettings) -> Iterator[Finding]:
     """What the checks of a server find, one after the other."""
-    yield machine.versions(launcher.description())
+    yield machine.versions(launcher_app.description())
     yield from certificates(settings)
     folder = settings.state_folder
     names = [settings.tls_ca, settings.tls_cert, settings.tls_key]
@@ -185,7 +185,7 @@ def ports(settings: ServerSettings) -> Iterator[Finding]:
     yield runs
     folder = settings.state_folder
     usable = shown.state == runs.state == "ok"  # free, or ours
-    running = usable and not any(launcher.can_bind(address) for address in (fleet, control))
+    running = usable and not any(can_bind(address) for address in (fleet, control))
     if folder is not None and in_use(folder) and not running:
         text = f"state folder {folder} is in use by another server, or one on other ports"
         yield problem("server", text, "end that server, or name another state folder", ConfigError)
@@ -200,7 +200,7 @@ def port(name: str, address: Address, option: str, ours: Callable[[], str]) -> F
 
     Raises ConfigError for a host that is not this machine's, PortError for a port that takes more rights.
     """
-    if launcher.can_bind(address):
+    if can_bind(address):
         return ok(name, f"{address} is free: no server runs there")
     why_not = ours()
     if not why_not:
@@ -230,11 +230,11 @@ def own_control(settings: ServerSettings) -> str:
     if foreign:
         return foreign
     context = None if settings.insecure else ssl.create_default_context(cafile=settings.tls_ca)
-    return "" if launcher.answers(address, context) else "by what takes no runs"
+    return "" if dial.answers(address, context) else "by what takes no runs"
 
 
 def _foreign(settings: ServerSettings, address: Address) -> str:
-    shown = launcher.certificate_at(address)
+    shown = dial.certificate_at(address)
     if settings.insecure:
         return "" if shown is None else "by a server with TLS"
     if shown is None:

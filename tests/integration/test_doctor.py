@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from specfed import certs, cli, launcher_probe
+from specfed.addresses import Address, reserve_port
 from specfed.doctor import clock
-from specfed.launcher import Address, reserve_port
 from tests.commands import commands
 from tests.integration.test_secure import Deployment
 

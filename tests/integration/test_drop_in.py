@@ -18,7 +18,8 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from common.config import RunConfig
 from common.errors import ModelError, RunFailed
-from specfed import launcher
+from specfed import launcher, launcher_children, launcher_runs
+from specfed.addresses import LOOPBACK, Address, reserve_port
 from specfed.local_grid import SERVER_ID, LocalGrid, own_identity
 from strategies import presets
 from strategies.drop_in import SpectralFed, SpectralFuse, find_head, from_recipe
@@ -296,16 +297,13 @@ def test_the_heads_bias_goes_with_it() -> None:
 @pytest.mark.timeout(600)
 def test_the_example_folder_runs_on_a_server_and_two_nodes(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        fleet, control, *ports = (
-            launcher.Address(launcher.LOOPBACK, stack.enter_context(launcher.reserve_port()))
-            for _ in range(4)
-        )
+        fleet, control, *ports = (Address(LOOPBACK, stack.enter_context(reserve_port())) for _ in range(4))
         warm, path = launcher.spawn_warm(tmp_path)
-        stack.callback(launcher.stop, warm)
+        stack.callback(launcher_children.stop, warm)
         server = launcher.spawn_server(
             tmp_path / "server", fleet, control, environment=path, log=tmp_path / "server.log"
         )
-        stack.callback(launcher.stop, [server.process])
+        stack.callback(launcher_children.stop, [server.process])
         for i, port in enumerate(ports):
             config = {"name": f"node-{i}", "partition-id": i, "num-partitions": 2}
             node = launcher.spawn_node(
@@ -316,12 +314,12 @@ def test_the_example_folder_runs_on_a_server_and_two_nodes(tmp_path: Path) -> No
                 environment=path,
                 log=tmp_path / f"node-{i}.log",
             )
-            stack.callback(launcher.stop, [node])
+            stack.callback(launcher_children.stop, [node])
         launcher.wait_ready(server)
-        way = launcher.Control(control, None, tmp_path / "control")
-        run = launcher.submit(way, EXAMPLE, {"num-server-rounds": 2})
-        lines = [line.strip() for line in launcher.log_lines(way, run)]
-        assert launcher.status(way, run).state == "finished:completed", "\n".join(lines)
+        way = launcher_runs.Control(control, None, tmp_path / "control")
+        run = launcher_runs.submit(way, EXAMPLE, {"num-server-rounds": 2})
+        lines = [line.strip() for line in launcher_runs.log_lines(way, run)]
+        assert launcher_runs.status(way, run).state == "finished:completed", "\n".join(lines)
     told = [line for line in lines if ": accepted, weight 0." in line]
     assert len(told) == 2 and all(line.partition(":")[0].isdecimal() for line in told)
     (accuracy,) = [line for line in lines if line.startswith("accuracy ")]

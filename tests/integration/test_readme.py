@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specfed.launcher import reserve_port
+from specfed.addresses import reserve_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.ledger import ClientRecord, End, Record, read
-from specfed.launcher import reserve_port
+from specfed.addresses import reserve_port
 from tests.commands import Command, commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

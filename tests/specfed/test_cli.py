@@ -265,7 +265,7 @@ def certificates(folder: Path) -> tuple[str, str, str]:
 
 @pytest.fixture
 def ports() -> Iterator[tuple[str, str]]:
-    from specfed.launcher import reserve_port
+    from specfed.addresses import reserve_port
 
     with reserve_port() as fleet, reserve_port() as control:
         yield str(fleet), str(control)
@@ -317,7 +317,8 @@ def test_ctrl_c_stops_a_run_on_its_server(
     tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
 ) -> None:
     """Without nodes the run waits; Ctrl-C ends it there, and the server takes the next one."""
-    from specfed.launcher import Address, Control, status
+    from specfed.addresses import Address
+    from specfed.launcher_runs import Control, status
 
     fleet, control = ports
     host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control, "--insecure"]

@@ -17,6 +17,7 @@ from common.datasets import load
 from common.errors import ConfigError, DataError
 from common.ledger import ClientRecord, End, read
 from specfed import cluster, launcher
+from specfed.addresses import LOOPBACK, Address, reserve_port
 from specfed.cluster import deal, federation, take_part
 
 MARK = "SPECFED_TEST_MARK"  # in the environment of all processes of one test
@@ -220,11 +221,9 @@ def test_a_server_whose_port_is_taken_after_all(tmp_path: Path, mark: str) -> No
 
     from common.errors import PortError
 
-    with socket.create_server((launcher.LOOPBACK, 0)) as taken, launcher.reserve_port() as port:
-        fleet = launcher.Address(launcher.LOOPBACK, taken.getsockname()[1])
-        server = launcher.spawn_server(
-            tmp_path, fleet, launcher.Address(launcher.LOOPBACK, port), log=tmp_path / "log"
-        )
+    with socket.create_server((LOOPBACK, 0)) as taken, reserve_port() as port:
+        fleet = Address(LOOPBACK, taken.getsockname()[1])
+        server = launcher.spawn_server(tmp_path, fleet, Address(LOOPBACK, port), log=tmp_path / "log")
         with pytest.raises(PortError, match="already in use"):
             launcher.wait_ready(server)
     assert not marked(mark)

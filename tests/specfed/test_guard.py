@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specfed import launcher, launcher_guard, launcher_warm
+from specfed import launcher_app, launcher_guard, launcher_warm
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def test_without_a_list_any_app_is_unpacked(flower: list[bytes], monkeypatch: py
 def test_the_hash_is_that_of_what_travels(tmp_path: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
 
-    app = launcher.stage_app(tmp_path / "app")
-    once = launcher.app_hash(app)
+    app = launcher_app.stage_app(tmp_path / "app")
+    once = launcher_app.app_hash(app)
     assert once == hashlib.sha256(build_fab_from_disk(app)).hexdigest()
     (app / "client_app" / "app.py").write_text("# another app\n")
-    assert launcher.app_hash(app) != once
+    assert launcher_app.app_hash(app) != once
 
 
 def test_where_no_warm_start_listens_the_guard_is_kept(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from specfed.addresses import reserve_port
 from specfed.health import main
-from specfed.launcher import reserve_port
 
 States = HealthCheckResponse.ServingStatus
 

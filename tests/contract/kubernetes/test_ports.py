@@ -2,7 +2,7 @@
 
 import pytest
 
-from specfed.launcher import Address
+from specfed.addresses import Address
 from tests.contract.kubernetes.manifests import (
     BASES,
     FLEET,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from specfed.addresses import Address
 from specfed.commands import certificates
 from specfed.doctor import connection
 from specfed.doctor.finding import Finding
-from specfed.launcher import Address
 
 Serve = Callable[..., Address]
 Signed = Callable[[float], tuple[bytes, bytes]]

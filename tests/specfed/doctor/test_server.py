@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError, PortError
+from specfed.addresses import Address, reserve_port
 from specfed.commands import certificates
 from specfed.deployment import ServerSettings, read_settings
 from specfed.doctor import server
 from specfed.doctor.finding import Finding
-from specfed.launcher import Address, reserve_port
 from tests.specfed.doctor.test_machine import without_rights
 
 Serve = Callable[..., Address]

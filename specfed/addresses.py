@@ -1,0 +1,96 @@
+"""Where servers listen and are dialled, and which ports are free."""
+
+import fcntl
+import os
+import random
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from common.errors import ConfigError, PortError
+
+LOOPBACK = "127.0.0.1"
+_PORTS = range(20_000, 32_000)  # below the ports that Linux gives to outgoing connections
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, or is dialled."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """``HOST:PORT`` or ``[IPv6]:PORT``. Raises ConfigError for anything else."""
+        match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})", text)
+        if match is None or not 0 < int(match[2]) < 65536:
+            raise ConfigError(f'"{text}" is not an address; it takes HOST:PORT, such as {LOOPBACK}:9092')
+        return cls(match[1].strip("[]"), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def local(self) -> "Address":
+        """The address under which this machine reaches it: loopback for one that binds everywhere."""
+        return Address({"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host), self.port)
+
+
+@contextmanager
+def reserve_port() -> Iterator[int]:
+    """A free port on loopback that no other reservation on this machine gets while this one lasts.
+
+    It is free to bind, not bound. Raises PortError if none can be had.
+    """
+    for port in random.SystemRandom().sample(_PORTS, min(200, len(_PORTS))):
+        lock = _lock(port)
+        if lock is None:
+            continue
+        with lock:
+            if can_bind(Address(LOOPBACK, port)):
+                yield port
+                return
+    raise PortError(f"no free port between {_PORTS[0]} and {_PORTS[-1]}")
+
+
+def require_free(address: Address, option: str) -> None:
+    """Raises PortError, naming the ``option`` that changes it, if the address cannot be listened on."""
+    if not can_bind(address):
+        raise PortError(f"port {address.port} on {address.host} is in use; choose another with {option}")
+
+
+def _lock(port: int) -> IO[bytes] | None:
+    folder = Path(tempfile.gettempdir()) / f"specfed-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    file = (folder / str(port)).open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def can_bind(address: Address) -> bool:
+    """Whether nothing listens there. Raises ConfigError for a host that is not this machine's."""
+    try:
+        known = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f'host "{address.host}" cannot be resolved: {error.strerror}') from None
+    family, kind, _, _, target = known[0]
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(target)
+        except PermissionError:
+            raise PortError(f"port {address.port} may not be bound without more rights") from None
+        except OSError as error:
+            if error.errno == 99:  # EADDRNOTAVAIL
+                raise ConfigError(f'host "{address.host}" is not an address of this machine') from None
+            return False
+    return True

@@ -1,0 +1,77 @@
+"""What an address is, and which ports are free."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from common.errors import ConfigError, PortError
+from specfed import addresses
+from specfed.addresses import Address, require_free, reserve_port
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1", 9092),
+        ("fl.example.org:1", "fl.example.org", 1),
+        ("[::1]:80", "::1", 80),
+    ],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert address == Address(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":80", "host:0", "host:65536", "http://host:80", "::1:80"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        Address.parse(text)
+
+
+def test_a_server_that_binds_everywhere_is_dialled_on_loopback() -> None:
+    assert Address("0.0.0.0", 1).local() == Address("127.0.0.1", 1)
+    assert Address("10.0.0.7", 1).local() == Address("10.0.0.7", 1)
+
+
+def test_no_reservation_gets_the_port_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reserve_port() as port:
+        monkeypatch.setattr(addresses, "_PORTS", range(port, port + 1))
+        with pytest.raises(PortError), reserve_port():
+            pass
+        assert _reserve_elsewhere(port) == "PortError"
+    assert _reserve_elsewhere(port) == str(port)
+
+
+def _reserve_elsewhere(port: int) -> str:
+    """What another process gets that may only have this port."""
+    code = f"""
+from specfed import addresses
+addresses._PORTS = range({port}, {port} + 1)
+try:
+    with addresses.reserve_port() as port:
+        print(port)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_port_in_use_is_never_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(addresses, "_PORTS", range(port, port + 1))
+        with pytest.raises(PortError), reserve_port():
+            pass
+        with pytest.raises(PortError, match=f"port {port} .* in use; choose another with --port"):
+            require_free(Address("127.0.0.1", port), "--port")
+
+
+def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
+    with pytest.raises(ConfigError, match="not an address of this machine"):
+        require_free(Address("192.0.2.1", 9092), "--port")

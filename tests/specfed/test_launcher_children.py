@@ -1,0 +1,46 @@
+"""What is left of processes that have ended: their last words, and signals that come late."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import UnreachableError
+from specfed import launcher_children, launcher_process
+from specfed.launcher_children import Process
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        ("one\ntwo\n\n", "two"),
+        ("usage: x\nx: error: unrecognized arguments: --y\n", "x: error: unrecognized arguments: --y"),
+        (
+            "\x1b[92mINFO \x1b[0m:      up\nSystemExit: Port in server address 1 is already in use.\n"
+            "2026-11-29T20:17:52.940Z ERROR [uvicorn.error] Application startup failed. Exiting.\n",
+            "SystemExit: Port in server address 1 is already in use.",
+        ),
+        ("2026-11-29T20:17:52.940Z ERROR [uvicorn.error] no such file\nbye\n", "no such file"),
+    ],
+)
+def test_the_last_words_of_a_log(tmp_path: Path, log: str, words: str) -> None:
+    (tmp_path / "log").write_text(log, encoding="utf-8")
+    assert launcher_children.last_line(tmp_path / "log") == words
+
+
+def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("Error: disk is full\n", encoding="utf-8")
+    popen = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    popen.wait()
+    with pytest.raises(UnreachableError, match="site-1 ended by itself: Error: disk is full"):
+        launcher_children.require_running(Process("site-1", popen, log))
+
+
+def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> None:
+    gone = subprocess.Popen([sys.executable, "-IS", "-c", ""])
+    gone.wait()
+    launcher_process._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)
