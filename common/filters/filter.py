@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -32,18 +33,25 @@ class Filter(Protocol):
 
 def by_length(filter_: Filter, signals: Sequence[Tensor]) -> list[Tensor]:
     """What ``together`` promises: signals of one length are stacked, long ones on a CPU are not."""
-    groups: dict[int, list[int]] = defaultdict(list)
     results = list(signals)
-    for i, x in enumerate(signals):
-        if x.device.type == "cpu" and len(x) >= _LONG:
-            results[i] = filter_(x)
-        else:
-            groups[len(x)].append(i)
-    for places in groups.values():
+    for places in _stacks(tuple([len(x) for x in signals]), signals[0].device.type):
+        if len(places) == 1:
+            results[places[0]] = filter_(signals[places[0]])
+            continue
         rows = filter_(torch.stack([signals[i] for i in places]))
         for i, row in zip(places, rows.unbind(0), strict=True):
             results[i] = row
     return results
+
+
+@lru_cache(maxsize=64)
+def _stacks(lengths: tuple[int, ...], device: str) -> list[list[int]]:
+    """Which signals to filter together."""
+    stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, length in enumerate(lengths):
+        alone = device == "cpu" and length >= _LONG
+        stacks[length, i if alone else -1].append(i)
+    return list(stacks.values())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from common.params import Params, ParamsFilter
 
 _FILTERED_AS_THEY_ARE = (torch.float32, torch.float64)
 
-Group = tuple[Filter, torch.dtype, torch.device]
+Kind = tuple[str, int, torch.dtype, torch.device, torch.layout]  # a name, and all that its group hangs on
 
 
 def keep(params: Params) -> Params:
@@ -31,25 +32,27 @@ def lift(filters: Filter | Mapping[str, Filter], order: str = NATURAL, seed: int
     call: most of a small transform's time is its set-up.
     """
 
+    @lru_cache(maxsize=4)
+    def groups(kinds: tuple[Kind, ...]) -> list[tuple[Filter, list[str]]]:
+        found: dict[tuple[Filter, torch.dtype, torch.device], list[str]] = defaultdict(list)
+        for name, length, dtype, device, layout in kinds:
+            filter_ = filters.get(name) if isinstance(filters, Mapping) else filters
+            plain = layout == torch.strided and dtype.is_floating_point
+            if filter_ is not None and filter_.changes(length) and plain:
+                found[filter_, dtype, device].append(name)
+        return [(filter_, names) for (filter_, _, _), names in found.items()]
+
     @torch.no_grad()
     def on_params(params: Params) -> Params:
-        groups: dict[Group, list[str]] = defaultdict(list)
-        for name, t in params.items():
-            filter_ = filters.get(name) if isinstance(filters, Mapping) else filters
-            if filter_ is not None and filter_.changes(t.numel()) and _is_plain(t):
-                groups[filter_, t.dtype, t.device].append(name)
         filtered = {}
-        for (filter_, _, _), names in groups.items():
+        kinds = tuple([(name, t.numel(), t.dtype, t.device, t.layout) for name, t in params.items()])
+        for filter_, names in groups(kinds):
             signals = [flatten(params[name], order, seed, name) for name in names]
             for name, out in zip(names, _together(filter_, signals), strict=True):
                 filtered[name] = unflatten(out, params[name], order, seed, name)
         return params | filtered
 
     return on_params
-
-
-def _is_plain(t: Tensor) -> bool:
-    return t.layout == torch.strided and t.is_floating_point()
 
 
 def _together(filter_: Filter, signals: list[Tensor]) -> list[Tensor]:
