@@ -181,17 +181,19 @@ class _Backward:
 
     def __call__(self) -> tuple[Tensor, Params]:
         """The loss and the gradient, by name; parameters that took no part are left out."""
-        self.model.zero_grad()
+        for p in self.w.values():  # as zero_grad does, which looks for them through all modules
+            p.grad = None
         losses = []
         pieces = min(self.settings.micro_batches, len(self.rows))
         for piece in np.array_split(self.rows, pieces) if pieces > 1 else [self.rows]:
             x, y = to_tensors(self.data, piece, self.device)
             half = _HALF.get(self.settings.amp)
             with nullcontext() if half is None else torch.autocast(self.device.type, dtype=half):
-                loss = self.algorithm.loss(self.model(x), y, self.ctx) * (len(piece) / len(self.rows))
-            scaled = loss if self.scale is None else loss * self.scale.factor
-            scaled.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach().float())
+                loss = self.algorithm.loss(self.model(x), y, self.ctx)
+            share = len(piece) / len(self.rows)
+            weight = share if self.scale is None else share * self.scale.factor
+            loss.backward(torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
+            losses.append(loss.detach().float() * share)
         g = {name: p.grad for name, p in self.w.items() if p.grad is not None}
         return reduce(torch.add, losses), g if self.scale is None else self.scale.unscaled(g)
 

@@ -64,6 +64,23 @@ def test_tensors_travel_exactly() -> None:
         assert got[name].tobytes() == x.tobytes(), name
 
 
+@pytest.mark.parametrize("dtype", ["?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 1)])
+def test_a_tensor_is_a_file_of_numpys_format(dtype: str, shape: tuple[int, ...]) -> None:
+    x = np.ones(shape, dtype=dtype)
+    array = pack({"w": x})["w"]
+    assert array.data == saved(x)
+    assert (array.dtype, array.shape, array.stype) == (str(x.dtype), shape, "numpy.ndarray")
+    assert ArrayRecord({"w": Array(x)})["w"].data == array.data  # as Flower itself would write it
+
+
+def test_a_shape_that_only_equals_one_does_not_stay_in_mind() -> None:
+    header = saved(np.ones(1, np.uint32))[:-4].replace(b"(1,)", b"(True,)")
+    with pytest.raises(ValueError, match="no plain array"):
+        unpack(ArrayRecord({"w": Array("uint32", (True,), "numpy.ndarray", header + bytes(4))}))
+    assert pack({"w": np.ones(1, np.uint32)})["w"].data == saved(np.ones(1, np.uint32))
+
+
 def test_no_tensors_travel_too() -> None:
     assert unpack(pack({})) == {}
 
