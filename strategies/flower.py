@@ -397,13 +397,15 @@ class PollingGrid:
         waiting = {i for i in self._grid.push_messages(sent) if i} if sent else set()
         replies: list[Message] = []
         while waiting:
-            # A reply that is announced, but never arrives whole, must not hold up those that do.
+            # A reply that is announced, but never arrives whole, takes all the time that is left. What came
+            # from others meanwhile is seen when it is over, in a last look that waits for nothing.
+            over = time.monotonic() >= deadline
             with patience(deadline - time.monotonic()):
                 pulled = list(self._grid.pull_messages(waiting))
             for reply in pulled:
                 replies.append(reply)
                 waiting.discard(reply.metadata.reply_to_message_id)
-            if not waiting or time.monotonic() >= deadline:
+            if not waiting or over:
                 break
             time.sleep(self._interval)
         return replies
