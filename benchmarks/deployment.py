@@ -23,11 +23,12 @@ from statistics import median
 from benchmarks import measure
 from common.config import RunConfig, Value
 from common.ledger import ClientRecord, Record, RoundRecord, read
-from specfed import certs, launcher, launcher_app, launcher_children, launcher_nodes, launcher_runs
+from specfed import certs
 from specfed.addresses import LOOPBACK, Address, reserve_port
-from specfed.launcher import Server, ServerTls
-from specfed.launcher_children import Process
-from specfed.launcher_runs import Control
+from specfed.launcher import app_files, children, registry, runs
+from specfed.launcher.children import Process
+from specfed.launcher.runs import Control
+from specfed.launcher.start import Server, ServerTls, wait_ready
 
 SITES = ("site-1", "site-2", "site-3")
 ROUNDS = 4
@@ -38,10 +39,10 @@ TARGETS = {"ours / stock": 0.5, "ours / stock, warm": 1 / 3, "idle percent of on
 STOCK_APP = Path(__file__).parent / "stock"
 ROLES = {  # what stands in a command line -> what the process does; the first that fits
     "flower-superexec": "superexec",
-    "launcher_naps": "superexec",
-    "launcher_process warm": "warm start",
-    "launcher_process superlink": "superlink",
-    "launcher_process supernode": "supernode",
+    "launcher.naps": "superexec",
+    "launcher.supervisor warm": "warm start",
+    "launcher.supervisor superlink": "superlink",
+    "launcher.supervisor supernode": "supernode",
     "flower-superlink": "superlink",
     "flower-supernode": "supernode",
     "specfed.cli": "specfed",
@@ -96,7 +97,7 @@ def main(repeats: int) -> None:
         stock = stack.enter_context(deployment(folder / "stock", STOCK))
         time.sleep(SETTLE_SECONDS)
         idle = of_idle({"ours": ours, "stock": stock}, IDLE_SECONDS)
-        our_app, stock_app = launcher_app.stage_app(folder / "app"), stage_stock(folder / "stock-app")
+        our_app, stock_app = app_files.stage_app(folder / "app"), stage_stock(folder / "stock-app")
         variants: dict[str, Callable[[], float]] = {
             "ours": lambda: median(overheads(run_ours(ours, our_app))),
             "stock": lambda: median(overheads(run_stock(stock, stock_app, True))),
@@ -160,9 +161,9 @@ def run_stock(deployed: Deployment, app: Path, evaluate: bool) -> list[Round]:
 
 def _finished(deployed: Deployment, app: Path, config: Mapping[str, Value]) -> list[str]:
     """Start a run and wait for its end; its log. Raises RuntimeError if it failed."""
-    run = launcher_runs.submit(deployed.control, app, config)
-    lines = list(launcher_runs.log_lines(deployed.control, run))
-    state = launcher_runs.status(deployed.control, run).state
+    run = runs.submit(deployed.control, app, config)
+    lines = list(runs.log_lines(deployed.control, run))
+    state = runs.status(deployed.control, run).state
     if state != "finished:completed":
         raise RuntimeError(f"a run ended as {state}: {''.join(lines[-20:])}")
     return lines
@@ -223,17 +224,17 @@ def deployment(folder: Path, kind: Kind) -> Iterator[Deployment]:
         control = Address(LOOPBACK, at.control)
 
         processes = [stack.enter_context(_process("server", kind.server(at), folder))]
-        launcher.wait_ready(Server(processes[0], Address(LOOPBACK, at.fleet), control), tls)
+        wait_ready(Server(processes[0], Address(LOOPBACK, at.fleet), control), tls)
         for site in SITES:
             key = certs.read_public_key(folder / "certs" / site / f"{site}.pub")
-            launcher_nodes.enroll(control, at.ca, site, key)
+            registry.enroll(control, at.ca, site, key)
         processes += [stack.enter_context(_process(site, kind.node(at, site), folder)) for site in SITES]
         _wait_online(control, at.ca, processes)
         yield Deployment(Control(control, at.ca, folder / "control"), folder, processes)
 
 
 def stage_stock(folder: Path) -> Path:
-    """The ordinary app with the licence that Flower asks for; to be handed to ``launcher_runs.submit``."""
+    """The ordinary app with the licence that Flower asks for; to be handed to ``runs.submit``."""
     shutil.copytree(STOCK_APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(STOCK_APP.parent.parent / "LICENSE", folder)
     return folder
@@ -241,9 +242,9 @@ def stage_stock(folder: Path) -> Path:
 
 def _wait_online(control: Address, ca: Path, processes: Sequence[Process]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while {node.state for node in launcher_nodes.nodes(control, ca)} != {"online"}:
+    while {node.state for node in registry.nodes(control, ca)} != {"online"}:
         for process in processes:
-            launcher_children.require_running(process)
+            children.require_running(process)
         if time.monotonic() > deadline:
             raise RuntimeError(f"not all nodes came online within {START_SECONDS:.0f} seconds")
         time.sleep(0.5)
@@ -269,7 +270,7 @@ def _process(name: str, command: Sequence[str], folder: Path) -> Iterator[Proces
     try:
         yield process
     finally:
-        launcher_children.stop([process])
+        children.stop([process])
         with suppress(ProcessLookupError):
             os.killpg(popen.pid, signal.SIGKILL)  # what stock Flower leaves behind
 

@@ -89,25 +89,26 @@ def run(
     tls_ca: TlsCa = None,
 ) -> None:
     """Start a training run on a server and watch it. Ctrl-C stops it."""
-    from specfed import cluster, launcher_app, launcher_runs
+    from specfed import cluster
+    from specfed.launcher import app_files, runs
     from specfed.live import records_in
     from specfed.watch import exit_code, show
 
     chosen = read_run(arguments or ())
     address, ca = reach(config, server, insecure, tls_ca)
     with cluster.scratch() as folder:
-        control = launcher_runs.Control(address, ca, folder / "control")
-        flower_run = launcher_runs.submit(control, launcher_app.stage_app(folder / "app"), chosen.as_dict())
+        control = runs.Control(address, ca, folder / "control")
+        flower_run = runs.submit(control, app_files.stage_app(folder / "app"), chosen.as_dict())
         print(f"specfed {__version__} · run {flower_run} on {address}", flush=True)
         if detach:
             return
         try:
-            end = show(records_in(launcher_runs.log_lines(control, flower_run)))
+            end = show(records_in(runs.log_lines(control, flower_run)))
         except BaseException:
             print(f"stopping run {flower_run}", file=sys.stderr)
-            launcher_runs.stop_run(control, flower_run)
+            runs.stop_run(control, flower_run)
             raise
-        code = exit_code(end, lambda: launcher_runs.status(control, flower_run).details)
+        code = exit_code(end, lambda: runs.status(control, flower_run).details)
     raise typer.Exit(code)
 
 
@@ -128,10 +129,11 @@ def report(
 @app.command()
 def app_hash() -> None:
     """Print the SHA-256 of the app that this version sends to nodes, for a site's policy."""
-    from specfed import cluster, launcher_app
+    from specfed import cluster
+    from specfed.launcher import app_files
 
     with cluster.scratch() as folder:
-        print(launcher_app.app_hash(launcher_app.stage_app(folder / "app")))
+        print(app_files.app_hash(app_files.stage_app(folder / "app")))
 
 
 @app.command()

@@ -15,11 +15,11 @@ from common.datasets import Examples, load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.partition import free_rider, parse_part, split
 from common.seeding import stream
-from specfed import launcher, launcher_app, launcher_children, launcher_runs
 from specfed.addresses import LOOPBACK, Address, reserve_port
-from specfed.launcher import Server
-from specfed.launcher_children import Process
-from specfed.launcher_runs import Control
+from specfed.launcher import app_files, children, runs, start
+from specfed.launcher.children import Process
+from specfed.launcher.runs import Control
+from specfed.launcher.start import Server
 
 ONLINE_SECONDS = 120.0
 FREE_RIDER_SAMPLES = 10
@@ -42,9 +42,9 @@ class Federation:
 
     def submit(self, config: Mapping[str, Value]) -> "LocalRun":
         """Start a run as soon as the server answers. Its log goes to ``run.log``."""
-        launcher.wait_ready(self.server)
-        run = launcher_runs.submit(self.control, self.app, config)
-        keeper = launcher_runs.keep_log(self.control, run, self.logs / "run.log")
+        start.wait_ready(self.server)
+        run = runs.submit(self.control, self.app, config)
+        keeper = runs.keep_log(self.control, run, self.logs / "run.log")
         self.log_keepers.append(keeper)
         return LocalRun(self, run, keeper)
 
@@ -54,9 +54,9 @@ class Federation:
         Raises PortError or UnreachableError if one of them ends, or is not there within two minutes.
         """
         deadline = time.monotonic() + ONLINE_SECONDS
-        while waiting := [node for node in self.nodes.values() if not launcher.online(node)]:
+        while waiting := [node for node in self.nodes.values() if not start.online(node)]:
             for process in (self.server.process, *waiting):
-                launcher_children.require_running(process)
+                children.require_running(process)
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     f"{waiting[0].name} did not reach the server: {waiting[0].last_words()}"
@@ -76,12 +76,12 @@ class LocalRun:
         """Whether nothing more will come of it. Raises UnreachableError if the server is gone."""
         if self.log_keeper.running():
             return False
-        launcher_children.require_running(self.federation.server.process)
-        return launcher_runs.status(self.federation.control, self.id).finished
+        children.require_running(self.federation.server.process)
+        return runs.status(self.federation.control, self.id).finished
 
     def details(self) -> str:
         """What the server says of a run that ended."""
-        return launcher_runs.status(self.federation.control, self.id).details
+        return runs.status(self.federation.control, self.id).details
 
 
 @contextmanager
@@ -101,21 +101,21 @@ def federation(
         fleet, control, *runtimes = (
             Address(LOOPBACK, stack.enter_context(reserve_port())) for _ in range(2 + len(nodes))
         )
-        warm, path = launcher.spawn_warm(folder, logs / "warm.log")
-        stack.callback(launcher_children.stop, warm)
-        server = launcher.spawn_server(
+        warm, path = start.spawn_warm(folder, logs / "warm.log")
+        stack.callback(children.stop, warm)
+        server = start.spawn_server(
             folder / "server",
             fleet,
             control,
             environment={**server_environment, **path},
             log=logs / "server.log",
         )
-        stack.callback(launcher_children.stop, [server.process])
+        stack.callback(children.stop, [server.process])
         # Nodes load while the server does: they dial until it is there.
         processes: dict[str, Process] = {}
-        stack.callback(lambda: launcher_children.stop(processes.values()))
+        stack.callback(lambda: children.stop(processes.values()))
         for node, runtime in zip(nodes, runtimes, strict=True):
-            processes[node.name] = launcher.spawn_node(
+            processes[node.name] = start.spawn_node(
                 folder / node.name,
                 fleet,
                 runtime.port,
@@ -124,12 +124,12 @@ def federation(
                 log=logs / f"{node.name}.log",
             )
         log_keepers: list[Process] = []
-        stack.callback(launcher_children.stop, log_keepers)
+        stack.callback(children.stop, log_keepers)
         yield Federation(
             server,
             processes,
             Control(control, None, folder / "control"),
-            launcher_app.stage_app(folder / "app"),
+            app_files.stage_app(folder / "app"),
             logs,
             log_keepers,
             fleet,

@@ -17,8 +17,8 @@ from common.plugins import is_plugin
 from common.policy import read_policy
 from specfed import certs
 from specfed.addresses import Address
-from specfed.launcher import ServerTls
-from specfed.launcher_guard import APPS
+from specfed.launcher.guard import APPS
+from specfed.launcher.start import ServerTls
 from specfed.settings import check, read_file
 
 DATABASE = "server.db"

@@ -32,7 +32,8 @@ def demo(
     runs: Runs = Path("runs"),
 ) -> None:
     """A whole federation on this machine: server and nodes as real processes, with a report."""
-    from specfed import cluster, launcher_children
+    from specfed import cluster
+    from specfed.launcher import children
 
     chosen: dict[str, Value] = {
         "run-name": "demo",
@@ -56,7 +57,7 @@ def demo(
         environment = {"SPECFED_RUNS": str(made.parent), "SPECFED_RUN_ID": made.name, **threading}
         try:
             with cluster.federation(
-                shares.nodes, folder, environment, launcher_children.python_path() | threading
+                shares.nodes, folder, environment, children.python_path() | threading
             ) as fed:
                 print(
                     f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "

@@ -25,9 +25,9 @@ def enroll(
     site = public_key.stem if name is None else name
     NodeConfig.read({"name": site, "data": "-"}, "--name")
     address, ca = reach(config, server, insecure, tls_ca)
-    from specfed import launcher_nodes
+    from specfed.launcher import registry
 
-    launcher_nodes.enroll(address, ca, site, key)
+    registry.enroll(address, ca, site, key)
     print(f"enrolled {site} · key {certs.fingerprint(key)}")
 
 
@@ -40,9 +40,9 @@ def revoke(
 ) -> None:
     """Let a site take part no more. Its key is of no use from then on, its name is free."""
     address, ca = reach(config, server, insecure, tls_ca)
-    from specfed import launcher_nodes
+    from specfed.launcher import registry
 
-    launcher_nodes.revoke(address, ca, name)
+    registry.revoke(address, ca, name)
     print(f"revoked {name}")
 
 
@@ -58,10 +58,10 @@ def nodes(
     from specfed import certs
 
     address, ca = reach(config, server, insecure, tls_ca)
-    from specfed import launcher_nodes
+    from specfed.launcher import registry
 
     table = Table("name", "state", "last seen", "key", box=None, pad_edge=False)
-    for one in launcher_nodes.nodes(address, ca):
+    for one in registry.nodes(address, ca):
         seen = f"{one.last_seen:%Y-%m-%d %H:%M} UTC" if one.last_seen else "-"
         name = one.name or "not enrolled"
         table.add_row(name, one.state, "now" if one.state == "online" else seen, certs.fingerprint(one.key))

@@ -16,7 +16,7 @@ from specfed.logs import Log
 
 if TYPE_CHECKING:
     from specfed.deployment import NodeSettings
-    from specfed.launcher import Parting
+    from specfed.launcher.start import Parting
 
 
 def node(
@@ -53,8 +53,9 @@ def node(
     log_format: LogFormat = None,
 ) -> None:
     """Start this site's node and stay until Ctrl-C."""
-    from specfed import cluster, deployment, dial, launcher, launcher_children
+    from specfed import cluster, deployment, dial
     from specfed.addresses import Address, require_free, reserve_port
+    from specfed.launcher import children, start
 
     settings = deployment.read_settings(deployment.NodeSettings, config, given(context))
     log = Log(settings.log_format == "json")
@@ -88,15 +89,15 @@ def node(
             log.relay(line)
 
         port = stack.enter_context(reserve_port())
-        own = launcher_children.python_path() | (
+        own = children.python_path() | (
             {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
         )
-        warm, path = launcher.spawn_warm(folder)
+        warm, path = start.spawn_warm(folder)
         if listed and not warm:
             raise ConfigError(
                 f"the apps in {settings.policy} cannot be enforced: {folder} is too long a path"
             )
-        process = launcher.spawn_node(
+        process = start.spawn_node(
             folder,
             address,
             port,
@@ -110,11 +111,11 @@ def node(
         )
         try:
             process.popen.wait()
-            if parting := launcher.parting(process):
+            if parting := start.parting(process):
                 raise UnreachableError(_sent_away(parting, settings))
-            launcher_children.require_running(process)
+            children.require_running(process)
         finally:
-            launcher_children.stop([process, *warm])
+            children.stop([process, *warm])
             log.say(f"node {settings.name} stopped; it was asked to train {asked['train']} times")
 
 

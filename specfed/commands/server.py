@@ -41,8 +41,9 @@ def server(
     log_format: LogFormat = None,
 ) -> None:
     """Start the server and stay until Ctrl-C."""
-    from specfed import cluster, deployment, launcher, launcher_children
+    from specfed import cluster, deployment
     from specfed.addresses import Address, require_free
+    from specfed.launcher import children, start
 
     settings = deployment.read_settings(deployment.ServerSettings, config, given(context))
     log = Log(settings.log_format == "json")
@@ -64,28 +65,28 @@ def server(
         folder = stack.enter_context(cluster.scratch())
         started = time.time()
         output = where / f"server-{settings.port}.log"
-        running = launcher.spawn_server(
+        running = start.spawn_server(
             folder,
             fleet,
             control,
             tls,
             database,
-            {"SPECFED_RUNS": str(where), **launcher_children.python_path()},
+            {"SPECFED_RUNS": str(where), **children.python_path()},
             output,
             enrolled_only=settings.enrolled_only,
             health=endpoint,
             relay=log.relay if log.json else None,
         )
         try:
-            launcher.wait_ready(running, tls)
+            start.wait_ready(running, tls)
             log.say(f"specfed {__version__} · server · nodes dial {fleet} · runs are started at {control}")
             if database is not None:
                 log.say(f"{_who(settings.enrolled_only)} · state {database.parent}")
             log.say(f"run folders go to {where} · log {output}")
             running.process.popen.wait()
-            launcher_children.require_running(running.process)
+            children.require_running(running.process)
         finally:
-            launcher_children.stop([running.process])
+            children.stop([running.process])
             for line in what_ran(where, started):
                 log.say(line)
 

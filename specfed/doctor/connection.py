@@ -9,11 +9,12 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import UnreachableError
-from specfed import certs, launcher_probe
+from specfed import certs
 from specfed.addresses import Address
 from specfed.dial import DIAL_SECONDS, certificate_at
 from specfed.doctor.clock import SET
 from specfed.doctor.finding import Finding, ok, problem, warning, within
+from specfed.launcher import probe
 
 _RENEW = "the coordinator makes a new one with 'specfed certs renew'"
 
@@ -64,8 +65,8 @@ def encrypts(address: Address, ca: Path | None) -> Finding:
     if ca is None:
         return _plain(address, shown)
     if shown is None:
-        with launcher_probe.fleet(address, None) as channel:
-            plain = launcher_probe.speaks_grpc(channel)
+        with probe.fleet(address, None) as channel:
+            plain = probe.speaks_grpc(channel)
         who = "the server speaks without TLS" if plain else "it is no server of ours"
         text = f"this node speaks TLS, and what listens at {address} does not: {who}"
         fix = (
@@ -134,8 +135,8 @@ def refusal(address: Address, ca: Path) -> str:
 
 def speaks(address: Address, ca: Path | None) -> Finding:
     """Whether it is a server of ours that listens there."""
-    with launcher_probe.fleet(address, None if ca is None else ca.read_bytes()) as channel:
-        if launcher_probe.speaks_grpc(channel):
+    with probe.fleet(address, None if ca is None else ca.read_bytes()) as channel:
+        if probe.speaks_grpc(channel):
             return ok("gRPC", f"{address} speaks gRPC")
     text = f"what listens at {address} does not speak gRPC, as a server of ours does with its nodes"
     fix = "dial the server's --port, 9092 if not told otherwise, not its --control-port"

@@ -9,19 +9,20 @@ from common.cache import root
 from common.datasets import load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.policy import read_policy
-from specfed import certs, launcher_app, launcher_probe
+from specfed import certs
 from specfed.addresses import Address
 from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
 from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
+from specfed.launcher import app_files, probe
 
 DATA_SECONDS = 20.0
 
 
 def findings(settings: NodeSettings) -> Iterator[Finding]:
     """What the checks of a node find, one after the other."""
-    yield machine.versions(launcher_app.description())
+    yield machine.versions(app_files.description())
     yield from files(settings)
     yield policy(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
@@ -75,7 +76,7 @@ def policy(settings: NodeSettings) -> Finding:
             return ok("policy", f"{settings.policy} can be read, and lets any app run")
         try:
             with scratch() as folder:
-                own = launcher_app.app_hash(launcher_app.stage_app(folder / "app"))
+                own = app_files.app_hash(app_files.stage_app(folder / "app"))
         except OSError as error:
             text = f"{settings.policy} lists apps, but this version's cannot be staged: {error.strerror}"
             return warning("policy", text, "free some room in TMPDIR")
@@ -142,24 +143,24 @@ def admitted(address: Address, ca: Path | None, file: Path | None) -> Iterator[F
         key = certs.read_node_key(file) if file else certs.new_key()
     except ConfigError:
         return  # said already
-    early, late = launcher_probe.EARLY, launcher_probe.LATE
-    with launcher_probe.fleet(address, None if ca is None else ca.read_bytes()) as channel:
-        answer = launcher_probe.ask(channel, key)
+    early, late = probe.EARLY, probe.LATE
+    with probe.fleet(address, None if ca is None else ca.read_bytes()) as channel:
+        answer = probe.ask(channel, key)
         if answer == "strange":
             text = f"{address} speaks gRPC, but not as Flower 1.39 does, which this specfed is made for"
             yield problem("Flower", text, "install the same specfed on both machines", UnreachableError)
             return
         yield ok("Flower", f"{address} speaks as Flower 1.39 does; it does not tell its exact version")
         ahead = clock.difference(
-            lambda shift: launcher_probe.ask(channel, key, shift) in ("enrolled", "unknown"), early, late
+            lambda shift: probe.ask(channel, key, shift) in ("enrolled", "unknown"), early, late
         )
         yield clock.compared(ahead, early, late)
         if ahead is not None and answer == "clock":
-            answer = launcher_probe.ask(channel, key, ahead)
+            answer = probe.ask(channel, key, ahead)
     yield enrolment(answer, file, address, ca is not None)
 
 
-def enrolment(answer: launcher_probe.Answer, file: Path | None, address: Address, tls: bool) -> Finding:
+def enrolment(answer: probe.Answer, file: Path | None, address: Address, tls: bool) -> Finding:
     """What the server's answer to a key means; it knows none of a node without one."""
     if file is None:
         if not tls:

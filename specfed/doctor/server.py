@@ -13,12 +13,13 @@ from urllib.parse import quote
 from cryptography import x509
 
 from common.errors import ConfigError, PortError, SpecfedError, UnreachableError
-from specfed import certs, dial, launcher_app, launcher_nodes, launcher_probe
+from specfed import certs, dial
 from specfed.addresses import Address, can_bind
 from specfed.deployment import DATABASE, ServerSettings
 from specfed.doctor import clock, machine
 from specfed.doctor.connection import renew_for
 from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
+from specfed.launcher import app_files, probe, registry
 
 LOCK_SECONDS = 2.0
 NODES_SECONDS = 5.0
@@ -27,7 +28,7 @@ _RENEW = "make a new one: 'specfed certs renew', then restart the server"
 
 def findings(settings: ServerSettings) -> Iterator[Finding]:
     """What the checks of a server find, one after the other."""
-    yield machine.versions(launcher_app.description())
+    yield machine.versions(app_files.description())
     yield from certificates(settings)
     folder = settings.state_folder
     names = [settings.tls_ca, settings.tls_cert, settings.tls_key]
@@ -217,8 +218,8 @@ def own_fleet(settings: ServerSettings) -> str:
     if foreign:
         return foreign
     ca = None if settings.insecure else Path(settings.tls_ca).read_bytes()
-    with launcher_probe.fleet(address, ca) as channel:
-        if settings.insecure and not launcher_probe.speaks_grpc(channel):
+    with probe.fleet(address, ca) as channel:
+        if settings.insecure and not probe.speaks_grpc(channel):
             return "by what does not speak gRPC"
     return ""
 
@@ -257,7 +258,7 @@ def enrolled(settings: ServerSettings) -> Finding:
     """How many nodes the running server knows."""
     ca = None if settings.insecure else Path(settings.tls_ca)
     try:
-        known = within(NODES_SECONDS, lambda: launcher_nodes.nodes(settings.control.local(), ca))
+        known = within(NODES_SECONDS, lambda: registry.nodes(settings.control.local(), ca))
     except (SpecfedError, TimeoutError) as error:
         fix = "look at the server's log in its runs folder, then restart it"
         return problem("nodes", f"the server does not list its nodes: {error}", fix, UnreachableError)

@@ -39,10 +39,10 @@ def test_the_stock_apps_rounds_are_read_from_its_log() -> None:
 @pytest.mark.parametrize(
     ("command", "role"),
     [
-        ("python -P -m specfed.launcher_process supernode --superlink localhost:1", "supernode"),
+        ("python -P -m specfed.launcher.supervisor supernode --superlink localhost:1", "supernode"),
         ("python flower-supernode --superlink localhost:1", "supernode"),
-        ("python -P -m specfed.launcher_naps --insecure --runtime-api-address 127.0.0.1:1", "superexec"),
-        ("python -P -m specfed.launcher_process warm /x/warm.sock", "warm start"),
+        ("python -P -m specfed.launcher.naps --insecure --runtime-api-address 127.0.0.1:1", "superexec"),
+        ("python -P -m specfed.launcher.supervisor warm /x/warm.sock", "warm start"),
         ("python -m specfed.cli node --config node.toml", "specfed"),
         ("sleep 5", "other"),
     ],

@@ -24,7 +24,7 @@ KNOWS_FLOWER = (
     "strategies/patience.py",
     "server_app/app.py",
     "server_app/roster.py",
-    "specfed/launcher*.py",
+    "specfed/launcher/*.py",
     "specfed/local_grid.py",
     "specfed/lab.py",
 )
@@ -142,7 +142,7 @@ def test_flower_carries_every_source_file_of_the_app(tmp_path: Path) -> None:
     # Flower leaves files out without a word, those named *_test.py among them.
     from flwr.cli.build import build_fab_from_disk
 
-    from specfed.launcher_app import stage_app
+    from specfed.launcher.app_files import stage_app
 
     fab = tmp_path / "app.fab"
     fab.write_bytes(build_fab_from_disk(stage_app(tmp_path / "app")))

@@ -12,8 +12,9 @@ from common.config import RunConfig, Value
 from common.ledger import ClientRecord, End, Header, Record, RoundRecord, read
 from server_app.app import app as server_app
 from server_app.folder import RUN_ID, RUNS
-from specfed import cluster, launcher, launcher_children
+from specfed import cluster
 from specfed.addresses import reserve_port
+from specfed.launcher import children, start
 from specfed.live import follow
 from specfed.local_grid import run_locally
 from strategies.presets import PRESETS
@@ -122,17 +123,17 @@ def test_a_node_that_restarts_goes_on_from_its_disk(tmp_path: Path) -> None:
                 break
             if isinstance(record, RoundRecord) and record.round == 2:
                 gone = fed.nodes["site-2"]
-                launcher_children.stop([gone])
-                again = launcher.spawn_node(
+                children.stop([gone])
+                again = start.spawn_node(
                     tmp_path / "again",
                     fed.fleet,
                     stack.enter_context(reserve_port()),
                     nodes[1].as_dict(),
                     log=tmp_path / "again.log",
                 )
-                stack.callback(launcher_children.stop, [again])
-                while not launcher.online(again):
-                    launcher_children.require_running(again)
+                stack.callback(children.stop, [again])
+                while not start.online(again):
+                    children.require_running(again)
                     time.sleep(0.1)
     turns = {r.round: r.status for r in seen if isinstance(r, ClientRecord) and r.client == "site-2"}
     assert turns[1] == turns[2] == "accepted"

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from specfed import certs, cli, launcher_probe
+from specfed import certs, cli
 from specfed.addresses import Address, reserve_port
 from specfed.doctor import clock
+from specfed.launcher import probe
 from tests.commands import commands
 from tests.integration.test_secure import Deployment
 
@@ -100,18 +101,18 @@ def test_both_ends_of_a_federation(fed: Deployment, asked: Asked, tmp_path: Path
 
 
 def skewed_clocks(address: Address, site: Path) -> None:
-    early, late = launcher_probe.EARLY, launcher_probe.LATE
+    early, late = probe.EARLY, probe.LATE
     key = certs.read_node_key(site / "site-a.key")
-    with launcher_probe.fleet(address, (site / "ca.crt").read_bytes()) as channel:
+    with probe.fleet(address, (site / "ca.crt").read_bytes()) as channel:
         for wrong, answer, state, words in (
             (20.0, "clock", "problem", "20 s ahead of the server's"),
             (-60.0, "enrolled", "warning", "60 s behind the server's"),
             (-400.0, "clock", "problem", "400 s behind the server's"),
             (-7200.0, "clock", "problem", "7200 s behind the server's"),
         ):
-            assert launcher_probe.ask(channel, key, wrong) == answer
+            assert probe.ask(channel, key, wrong) == answer
             ahead = clock.difference(
-                lambda shift, wrong=wrong: launcher_probe.ask(channel, key, wrong + shift) != "clock",  # type: ignore[misc]
+                lambda shift, wrong=wrong: probe.ask(channel, key, wrong + shift) != "clock",  # type: ignore[misc]
                 early,
                 late,
             )

@@ -18,8 +18,9 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from common.config import RunConfig
 from common.errors import ModelError, RunFailed
-from specfed import launcher, launcher_children, launcher_runs
 from specfed.addresses import LOOPBACK, Address, reserve_port
+from specfed.launcher import children, runs
+from specfed.launcher.start import spawn_node, spawn_server, spawn_warm, wait_ready
 from specfed.local_grid import SERVER_ID, LocalGrid, own_identity
 from strategies import presets
 from strategies.drop_in import SpectralFed, SpectralFuse, find_head, from_recipe
@@ -298,15 +299,15 @@ def test_the_heads_bias_goes_with_it() -> None:
 def test_the_example_folder_runs_on_a_server_and_two_nodes(tmp_path: Path) -> None:
     with ExitStack() as stack:
         fleet, control, *ports = (Address(LOOPBACK, stack.enter_context(reserve_port())) for _ in range(4))
-        warm, path = launcher.spawn_warm(tmp_path)
-        stack.callback(launcher_children.stop, warm)
-        server = launcher.spawn_server(
+        warm, path = spawn_warm(tmp_path)
+        stack.callback(children.stop, warm)
+        server = spawn_server(
             tmp_path / "server", fleet, control, environment=path, log=tmp_path / "server.log"
         )
-        stack.callback(launcher_children.stop, [server.process])
+        stack.callback(children.stop, [server.process])
         for i, port in enumerate(ports):
             config = {"name": f"node-{i}", "partition-id": i, "num-partitions": 2}
-            node = launcher.spawn_node(
+            node = spawn_node(
                 tmp_path / f"node-{i}",
                 fleet,
                 port.port,
@@ -314,12 +315,12 @@ def test_the_example_folder_runs_on_a_server_and_two_nodes(tmp_path: Path) -> No
                 environment=path,
                 log=tmp_path / f"node-{i}.log",
             )
-            stack.callback(launcher_children.stop, [node])
-        launcher.wait_ready(server)
-        way = launcher_runs.Control(control, None, tmp_path / "control")
-        run = launcher_runs.submit(way, EXAMPLE, {"num-server-rounds": 2})
-        lines = [line.strip() for line in launcher_runs.log_lines(way, run)]
-        assert launcher_runs.status(way, run).state == "finished:completed", "\n".join(lines)
+            stack.callback(children.stop, [node])
+        wait_ready(server)
+        way = runs.Control(control, None, tmp_path / "control")
+        run = runs.submit(way, EXAMPLE, {"num-server-rounds": 2})
+        lines = [line.strip() for line in runs.log_lines(way, run)]
+        assert runs.status(way, run).state == "finished:completed", "\n".join(lines)
     told = [line for line in lines if ": accepted, weight 0." in line]
     assert len(told) == 2 and all(line.partition(":")[0].isdecimal() for line in told)
     (accuracy,) = [line for line in lines if line.startswith("accuracy ")]

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.measure import descendants
 from common.ledger import ClientRecord, End, Record, read
 from specfed.addresses import reserve_port
-from specfed.launcher_children import WRAPPER
+from specfed.launcher.children import WRAPPER
 from tests.commands import commands
 
 WARM = "\0".join([WRAPPER[-1], "warm"]).encode()  # in its command line

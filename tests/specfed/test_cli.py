@@ -318,7 +318,7 @@ def test_ctrl_c_stops_a_run_on_its_server(
 ) -> None:
     """Without nodes the run waits; Ctrl-C ends it there, and the server takes the next one."""
     from specfed.addresses import Address
-    from specfed.launcher_runs import Control, status
+    from specfed.launcher.runs import Control, status
 
     fleet, control = ports
     host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control, "--insecure"]

@@ -16,9 +16,10 @@ from common.config import NodeConfig
 from common.datasets import load
 from common.errors import ConfigError, DataError
 from common.ledger import ClientRecord, End, read
-from specfed import cluster, launcher
+from specfed import cluster
 from specfed.addresses import LOOPBACK, Address, reserve_port
 from specfed.cluster import deal, federation, take_part
+from specfed.launcher import start
 
 MARK = "SPECFED_TEST_MARK"  # in the environment of all processes of one test
 
@@ -223,9 +224,9 @@ def test_a_server_whose_port_is_taken_after_all(tmp_path: Path, mark: str) -> No
 
     with socket.create_server((LOOPBACK, 0)) as taken, reserve_port() as port:
         fleet = Address(LOOPBACK, taken.getsockname()[1])
-        server = launcher.spawn_server(tmp_path, fleet, Address(LOOPBACK, port), log=tmp_path / "log")
+        server = start.spawn_server(tmp_path, fleet, Address(LOOPBACK, port), log=tmp_path / "log")
         with pytest.raises(PortError, match="already in use"):
-            launcher.wait_ready(server)
+            start.wait_ready(server)
     assert not marked(mark)
 
 

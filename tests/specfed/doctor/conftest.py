@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from specfed import certs, dial, launcher_probe
+from specfed import certs, dial
 from specfed.addresses import Address
 from specfed.doctor import connection
+from specfed.launcher import probe
 
 Serve = Callable[..., Address]
 
@@ -20,7 +21,7 @@ Serve = Callable[..., Address]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is enough on this machine for what never answers."""
-    for module in (dial, launcher_probe, connection):
+    for module in (dial, probe, connection):
         monkeypatch.setattr(module, "DIAL_SECONDS", 1.0)
 
 

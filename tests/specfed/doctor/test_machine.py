@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from specfed import launcher_app
 from specfed.doctor import finding, machine
+from specfed.launcher import app_files
 
 NOBODY = 65534
 
@@ -42,7 +42,7 @@ def distribution(folder: Path, name: str, version: str) -> None:
 
 
 def test_what_is_installed_here_fits() -> None:
-    found = machine.versions(launcher_app.description())
+    found = machine.versions(app_files.description())
     assert found.state == "ok" and "flwr 1.39" in found.text, found
 
 
@@ -54,7 +54,7 @@ def test_a_version_that_does_not_fit(
 ) -> None:
     distribution(tmp_path, name, version)
     monkeypatch.syspath_prepend(tmp_path)
-    found = machine.versions(launcher_app.description())
+    found = machine.versions(app_files.description())
     assert found.text == f"{name} {version} is installed, and {needed} is needed"
     assert found.error is not None and found.error.exit_code == 1 and "virtual environment" in found.fix
 
@@ -62,7 +62,7 @@ def test_a_version_that_does_not_fit(
 def test_a_build_label_is_no_misfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path, "torch", "2.12.0+cu128")
     monkeypatch.syspath_prepend(tmp_path)
-    assert machine.versions(launcher_app.description()).state == "ok"
+    assert machine.versions(app_files.description()).state == "ok"
 
 
 def test_what_is_missing_and_an_old_python(tmp_path: Path) -> None:

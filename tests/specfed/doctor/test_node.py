@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError, DataError
-from specfed import certs, launcher_app
+from specfed import certs
 from specfed.addresses import Address
 from specfed.deployment import NodeSettings, read_settings
 from specfed.doctor import node
 from specfed.doctor.finding import Finding
+from specfed.launcher import app_files
 
 Serve = Callable[..., Address]
 
@@ -83,7 +84,7 @@ def test_a_policy_names_the_apps(made: Path, tmp_path: Path) -> None:
     assert node.policy(settings(made, policy=str(file))).state == "ok"
     file.write_text(f'apps = ["{"0" * 64}"]\n')
     found = node.policy(settings(made, policy=str(file)))
-    own = launcher_app.app_hash(launcher_app.stage_app(tmp_path / "app"))
+    own = app_files.app_hash(app_files.stage_app(tmp_path / "app"))
     assert found.state == "warning" and own in found.text and "specfed app-hash" in found.fix
     file.write_text(f'apps = ["{own}"]\n')
     assert node.policy(settings(made, policy=str(file))).state == "ok"

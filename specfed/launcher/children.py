@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import IO
 
 from common.errors import PortError, UnreachableError
-from specfed import launcher_naps
-from specfed.launcher_process import PARENT
+from specfed.launcher import naps
+from specfed.launcher.supervisor import PARENT
 
-STOP_SECONDS = 9.0  # then a process group is killed; longer than launcher_process needs
+STOP_SECONDS = 9.0  # then a process group is killed; longer than the supervisor needs
 DRAIN_SECONDS = 2.0
 
 Relay = Callable[[str], None]  # takes a line of a process's output, in a thread of its own
 
-WRAPPER = (sys.executable, "-P", "-m", "specfed.launcher_process")
+WRAPPER = (sys.executable, "-P", "-m", "specfed.launcher.supervisor")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TELLING = (re.compile(r"already in use|[Ee]rror:|does not"), re.compile(r"\bERROR\b"))  # first ones first
 _LOG_PREFIX = re.compile(r"^\s*(?:\S+Z )?(?:INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\])?\s*:?\s*")
@@ -71,7 +71,7 @@ def spawn(
     extra: Mapping[str, str],
     relay: Relay | None = None,
 ) -> Process:
-    """Start ``launcher_process`` in this role. ``folder`` takes scratch files, ``log`` the output.
+    """Start the supervisor in this role. ``folder`` takes scratch files, ``log`` the output.
 
     With ``relay`` each line of the output is handed on as well. Without both it goes to our own terminal.
     """
@@ -79,7 +79,7 @@ def spawn(
     home.mkdir(parents=True, exist_ok=True)
     command = [*WRAPPER, role, *arguments]
     environment = flower_environment(home)
-    programs = launcher_naps.install(home / "programs")
+    programs = naps.install(home / "programs")
     environment["PATH"] = os.pathsep.join([str(programs), environment["PATH"]])
     with open_log(log) as output:
         popen = subprocess.Popen(

@@ -12,8 +12,8 @@ from typing import IO, Any
 from common.config import Value
 from common.errors import RunFailed, UnreachableError
 from specfed.addresses import Address
-from specfed.launcher_children import WRAPPER, Process, flower_environment, open_log
-from specfed.launcher_process import PARENT
+from specfed.launcher.children import WRAPPER, Process, flower_environment, open_log
+from specfed.launcher.supervisor import PARENT
 from specfed.settings import toml
 
 SUBMIT_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""The process that stands around one of Flower's: ``python -m specfed.launcher_process ROLE ARGS...``.
+"""The process that stands around one of Flower's: ``python -m specfed.launcher.supervisor ROLE ARGS...``.
 
 Flower's SuperLink and SuperNode start further processes, which outlive them in several ways. This one
 forks Flower's process, adopts whatever it leaves behind, and ends only when nothing of it runs any more.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from specfed import launcher_naps, launcher_warm
+from specfed.launcher import naps, warm
 
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
 
@@ -54,7 +54,7 @@ def _superlink() -> None:
 def _supernode() -> None:
     from flwr.supernode.cli import flower_supernode
 
-    if not launcher_naps.patch_node():
+    if not naps.patch_node():
         logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
     flower_supernode()
 
@@ -66,7 +66,7 @@ def _command_line() -> None:
 
 
 def _warm() -> None:
-    launcher_warm.serve(Path(sys.argv[1]))
+    warm.serve(Path(sys.argv[1]))
 
 
 def _supervise(child: int, sweep_seconds: float) -> int:

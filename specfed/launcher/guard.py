@@ -36,8 +36,8 @@ def guard() -> None:
 
 
 def main() -> None:
-    """``python -m specfed.launcher_guard PROGRAM ARGUMENTS``: Flower's program of that name, guarded."""
-    from specfed.launcher_warm import flower_function
+    """``python -m specfed.launcher.guard PROGRAM ARGUMENTS``: Flower's program of that name, guarded."""
+    from specfed.launcher.warm import flower_function
 
     sys.argv = sys.argv[1:]
     guard()

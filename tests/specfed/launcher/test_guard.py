@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specfed import launcher_app, launcher_guard, launcher_warm
+from specfed.launcher import app_files, guard, warm
 
 
 @pytest.fixture
@@ -30,18 +30,18 @@ def test_a_listed_app_is_unpacked_and_another_is_named(
     flower: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = hashlib.sha256(b"ours").hexdigest()
-    monkeypatch.setenv(launcher_guard.APPS, f"{'0' * 64},{listed}")
-    launcher_guard.guard()
+    monkeypatch.setenv(guard.APPS, f"{'0' * 64},{listed}")
+    guard.guard()
     install(b"ours")
     other = hashlib.sha256(b"theirs").hexdigest()
-    with pytest.raises(launcher_guard.NotListed, match=f"lists no app with the SHA-256 {other}"):
+    with pytest.raises(guard.NotListed, match=f"lists no app with the SHA-256 {other}"):
         install(b"theirs")
     assert flower == [b"ours"]
 
 
 def test_without_a_list_any_app_is_unpacked(flower: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(launcher_guard.APPS, raising=False)
-    launcher_guard.guard()
+    monkeypatch.delenv(guard.APPS, raising=False)
+    guard.guard()
     install(b"theirs")
     assert flower == [b"theirs"]
 
@@ -51,16 +51,16 @@ def test_without_a_list_any_app_is_unpacked(flower: list[bytes], monkeypatch: py
 def test_the_hash_is_that_of_what_travels(tmp_path: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
 
-    app = launcher_app.stage_app(tmp_path / "app")
-    once = launcher_app.app_hash(app)
+    app = app_files.stage_app(tmp_path / "app")
+    once = app_files.app_hash(app)
     assert once == hashlib.sha256(build_fab_from_disk(app)).hexdigest()
     (app / "client_app" / "app.py").write_text("# another app\n")
-    assert launcher_app.app_hash(app) != once
+    assert app_files.app_hash(app) != once
 
 
 def test_where_no_warm_start_listens_the_guard_is_kept(tmp_path: Path) -> None:
-    assert launcher_warm.install(tmp_path / "warm")
-    environment = {**os.environ, launcher_guard.APPS: "0" * 64, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert warm.install(tmp_path / "warm")
+    environment = {**os.environ, guard.APPS: "0" * 64, "PYTHONPATH": str(Path(__file__).parents[3])}
     started = subprocess.run(
         [str(tmp_path / "warm" / "flwr-clientapp"), "--help"],
         env=environment,
@@ -69,4 +69,4 @@ def test_where_no_warm_start_listens_the_guard_is_kept(tmp_path: Path) -> None:
         check=False,
     )
     assert started.returncode == 0 and "usage: flwr-clientapp" in started.stdout
-    assert "launcher_guard" in (tmp_path / "warm" / "flwr-clientapp").read_text()
+    assert "specfed.launcher.guard" in (tmp_path / "warm" / "flwr-clientapp").read_text()

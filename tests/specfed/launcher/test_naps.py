@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specfed import launcher_naps
+from specfed.launcher import naps
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(launcher_naps, "time", clock)
+    monkeypatch.setattr(naps, "time", clock)
     return clock
 
 
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ("idle", "seconds"), [(0, 0.3), (15, 0.3), (50, 1.0), (100, 2.0), (150, 3.0), (1e6, 3.0)]
 )
 def test_a_nap_is_a_share_of_the_idle_time_within_limits(idle: float, seconds: float) -> None:
-    assert launcher_naps.nap_length(idle, 0.3) == pytest.approx(seconds)
+    assert naps.nap_length(idle, 0.3) == pytest.approx(seconds)
 
 
 def test_a_node_naps_shortly_after_work_and_longer_when_idle(
@@ -44,7 +44,7 @@ def test_a_node_naps_shortly_after_work_and_longer_when_idle(
 ) -> None:
     node: Any = importlib.import_module("flwr.supernode.start_client_internal")
     monkeypatch.setattr(node, "time", node.time)  # put back at the end
-    assert launcher_naps.patch_node()
+    assert naps.patch_node()
     node.time.sleep(3)
     clock.now += 100
     node.time.sleep(3)
@@ -60,7 +60,7 @@ def test_a_superexec_naps_shortly_after_a_start(clock: Clock, monkeypatch: pytes
     told: list[tuple[object, ...]] = []
     monkeypatch.setattr(superexec, "time", superexec.time)
     monkeypatch.setattr(superexec, "_handle_launch_result", lambda *arguments: told.append(arguments))
-    assert launcher_naps.patch_superexec()
+    assert naps.patch_superexec()
     clock.now += 100
     superexec.time.sleep(0.2)
     superexec._handle_launch_result("result", "task")
@@ -73,11 +73,11 @@ def test_an_unknown_flower_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     superexec: Any = importlib.import_module("flwr.supercore.superexec.run_superexec")
     before = node.time, superexec.time
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.40.0")
-    assert not launcher_naps.patch_node() and not launcher_naps.patch_superexec()
+    assert not naps.patch_node() and not naps.patch_superexec()
     assert (node.time, superexec.time) == before and not isinstance(node.time, SimpleNamespace)
 
 
 def test_the_program_is_flowers_superexec(tmp_path: Path) -> None:
-    program = launcher_naps.install(tmp_path / "programs") / "flower-superexec"
+    program = naps.install(tmp_path / "programs") / "flower-superexec"
     done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=120, check=True)
     assert "usage: flower-superexec" in done.stdout

@@ -23,8 +23,9 @@ def stage_app(folder: Path) -> Path:
 
 def description() -> Path:
     """The folder with specfed's own ``pyproject.toml``."""
-    installed = Path(__file__).parent / "app"  # there in an installed package
-    return installed if installed.is_dir() else Path(__file__).parent.parent
+    package = Path(__file__).parents[1]
+    installed = package / "app"  # there in an installed package
+    return installed if installed.is_dir() else package.parent
 
 
 def app_hash(folder: Path) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specfed.launcher_guard import APPS, guard
+from specfed.launcher.guard import APPS, guard
 
 COMMANDS = {  # what Flower starts -> the function that it is
     "flwr-clientapp": "flwr.supernode.cli.flwr_clientapp:flwr_clientapp",
@@ -42,7 +42,7 @@ try:
         warm.sendall(json.dumps({{**start, "environment": {{**os.environ}}}}).encode())
 except OSError:
     if {apps!r} in os.environ:
-        os.execv({python!r}, [{python!r}, "-m", "specfed.launcher_guard", {name!r}, *sys.argv[1:]])
+        os.execv({python!r}, [{python!r}, "-m", "specfed.launcher.guard", {name!r}, *sys.argv[1:]])
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 """
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from specfed import launcher_app
+from specfed.launcher import app_files
 
 
 def test_the_staged_app_is_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
-    staged = launcher_app.stage_app(tmp_path / "app")
+    staged = app_files.stage_app(tmp_path / "app")
     assert {path.name for path in staged.iterdir()} == {
         "common",
         "client_app",
@@ -27,7 +27,7 @@ def test_flower_makes_a_bundle_of_the_staged_app(tmp_path: Path) -> None:
 
     from flwr.cli.build import build_fab_from_disk
 
-    fab = build_fab_from_disk(launcher_app.stage_app(tmp_path / "app"))
+    fab = build_fab_from_disk(app_files.stage_app(tmp_path / "app"))
     names = set(zipfile.ZipFile(io.BytesIO(fab)).namelist())
     assert {"common/config.py", "client_app/app.py", "server_app/app.py", "strategies/flower.py"} <= names
     assert not [name for name in names if name.startswith(("specfed/", "tests/"))]

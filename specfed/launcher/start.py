@@ -1,8 +1,4 @@
-"""Flower's servers and nodes: how they are started, and what becomes of them.
-
-Flower's flags, ports and environment variables stand here, in the other ``launcher_...`` modules, and
-nowhere else.
-"""
+"""Flower's servers and nodes: how they are started, and what becomes of them."""
 
 import os
 import ssl
@@ -14,9 +10,10 @@ from typing import Literal
 
 from common.config import Value
 from common.errors import ConfigError, UnreachableError
-from specfed import dial, launcher_children, launcher_naps, launcher_warm
+from specfed import dial
 from specfed.addresses import LOOPBACK, Address
-from specfed.launcher_children import Process, Relay, flower_environment
+from specfed.launcher import children, naps, warm
+from specfed.launcher.children import Process, Relay, flower_environment
 from specfed.settings import toml
 
 START_SECONDS = 60.0  # for a server to come up on a busy machine
@@ -78,7 +75,7 @@ def spawn_server(
     if enrolled_only:
         arguments += ["--enable-supernode-auth"]
     arguments += _health(health)
-    process = launcher_children.spawn("server", "superlink", arguments, folder, log, environment or {}, relay)
+    process = children.spawn("server", "superlink", arguments, folder, log, environment or {}, relay)
     return Server(process, fleet, control)
 
 
@@ -90,7 +87,7 @@ def wait_ready(server: Server, tls: ServerTls | None = None) -> None:
     """
     deadline = time.monotonic() + START_SECONDS
     while not (dial.accepts(server.fleet.local(), 1.0) and _healthy(server.control.local(), tls)):
-        launcher_children.require_running(server.process)
+        children.require_running(server.process)
         if time.monotonic() > deadline:
             raise UnreachableError(f"the server did not come up within {START_SECONDS:.0f} seconds")
         time.sleep(0.05)
@@ -133,9 +130,7 @@ def spawn_node(
     if key is not None:
         arguments += ["--auth-supernode-private-key", str(key)]
     arguments += [*_health(health), "--node-config", node_config(config)]
-    return launcher_children.spawn(
-        str(config["name"]), "supernode", arguments, folder, log, environment or {}, relay
-    )
+    return children.spawn(str(config["name"]), "supernode", arguments, folder, log, environment or {}, relay)
 
 
 def _health(address: Address | None) -> list[str]:
@@ -148,11 +143,11 @@ def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], di
     Returns it, if there is one, and the environment that servers and nodes need to make use of it. They
     do without it until it is ready.
     """
-    address = launcher_warm.install(folder / "warm")
+    address = warm.install(folder / "warm")
     if address is None:
         return [], {}
-    process = launcher_children.spawn("warm start", "warm", [str(address)], folder, log, {})
-    launcher_naps.install(address.parent)
+    process = children.spawn("warm start", "warm", [str(address)], folder, log, {})
+    naps.install(address.parent)
     path = os.pathsep.join([str(address.parent), flower_environment(folder)["PATH"]])
     return [process], {"PATH": path}
 

@@ -23,7 +23,7 @@ PATCHED_FLOWER = "1.39."
 _PROGRAM = """\
 #!{python} -IS
 import os, sys
-os.execv({python!r}, [{python!r}, "-P", "-m", "specfed.launcher_naps", *sys.argv[1:]])
+os.execv({python!r}, [{python!r}, "-P", "-m", "specfed.launcher.naps", *sys.argv[1:]])
 """
 
 
@@ -101,7 +101,7 @@ def _known() -> bool:
 
 
 def main() -> None:
-    """``python -m specfed.launcher_naps ARGUMENTS``: Flower's SuperExec with these naps."""
+    """``python -m specfed.launcher.naps ARGUMENTS``: Flower's SuperExec with these naps."""
     from flwr.supercore.cli import flower_superexec
 
     sys.argv[0] = "flower-superexec"

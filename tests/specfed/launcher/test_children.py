@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UnreachableError
-from specfed import launcher_children, launcher_process
-from specfed.launcher_children import Process
+from specfed.launcher import children, supervisor
+from specfed.launcher.children import Process
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from specfed.launcher_children import Process
 )
 def test_the_last_words_of_a_log(tmp_path: Path, log: str, words: str) -> None:
     (tmp_path / "log").write_text(log, encoding="utf-8")
-    assert launcher_children.last_line(tmp_path / "log") == words
+    assert children.last_line(tmp_path / "log") == words
 
 
 def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
     popen = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     popen.wait()
     with pytest.raises(UnreachableError, match="site-1 ended by itself: Error: disk is full"):
-        launcher_children.require_running(Process("site-1", popen, log))
+        children.require_running(Process("site-1", popen, log))
 
 
 def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> None:
     gone = subprocess.Popen([sys.executable, "-IS", "-c", ""])
     gone.wait()
-    launcher_process._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)
+    supervisor._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specfed import launcher_warm
+from specfed.launcher import warm
 
 # A stand-in for Flower's function that says what it was started with.
 COMMAND = """
@@ -22,17 +22,17 @@ def main():
 SERVE = """
 import sys
 from pathlib import Path
-from specfed import launcher_warm
-launcher_warm.IMPORTS = ("json",)
-launcher_warm.COMMANDS = {"flwr-clientapp": "stand_in:main"}
-launcher_warm.serve(Path(sys.argv[1]))
+from specfed.launcher import warm
+warm.IMPORTS = ("json",)
+warm.COMMANDS = {"flwr-clientapp": "stand_in:main"}
+warm.serve(Path(sys.argv[1]))
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the programs installed."""
-    assert launcher_warm.install(tmp_path / "warm") == tmp_path / "warm" / "warm.sock"
+    assert warm.install(tmp_path / "warm") == tmp_path / "warm" / "warm.sock"
     return tmp_path / "warm"
 
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def server(folder: Path, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Something that serves the address with the stand-in."""
     (tmp_path / "stand_in.py").write_text(COMMAND)
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
     command = [sys.executable, "-c", SERVE, str(folder / "warm.sock")]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}) as process:
         wait_for((folder / "warm.sock").exists)
@@ -86,7 +86,7 @@ def test_a_start_keeps_arguments_folder_environment_and_output(
     assert server.poll() is None
 
 
-@pytest.mark.parametrize("name", sorted(launcher_warm.COMMANDS))
+@pytest.mark.parametrize("name", sorted(warm.COMMANDS))
 def test_without_a_listener_flowers_own_program_runs(folder: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / "output"
     assert call(folder / name, "--help", output=output) == 0
@@ -105,6 +105,6 @@ def test_nobody_else_can_reach_the_address(folder: Path) -> None:
 
 
 def test_where_it_cannot_work_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert launcher_warm.install(tmp_path / ("x" * 100)) is None
+    assert warm.install(tmp_path / ("x" * 100)) is None
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launcher_warm.install(tmp_path / "warm") is None
+    assert warm.install(tmp_path / "warm") is None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from common.config import NodeConfig
 from common.errors import ConfigError
-from specfed import launcher
-from specfed.launcher import node_config
-from specfed.launcher_children import Process
+from specfed.launcher import start
+from specfed.launcher.children import Process
+from specfed.launcher.start import node_config
 from specfed.settings import toml
 
 PRINTABLE = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Zs")))
@@ -65,7 +65,7 @@ def test_why_a_server_sent_a_node_away(tmp_path: Path, log: str, parting: str | 
     (tmp_path / "log").write_text(log, encoding="utf-8")
     popen = subprocess.Popen([sys.executable, "-c", ""])
     popen.wait()
-    assert launcher.parting(Process("site-1", popen, tmp_path / "log")) == parting
+    assert start.parting(Process("site-1", popen, tmp_path / "log")) == parting
 
 
 def test_the_patched_part_of_flower_is_still_what_it_was() -> None:
