@@ -1,0 +1,144 @@
+"""Folders of Parquet files, and data sets of the Hugging Face hub."""
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common import decoders
+from common.datasets import load
+from tests.common.datasets.sources import REPO, in_another_process, picture, refusal
+
+CIFAR10 = Path(os.environ.get("SPECFED_TEST_CIFAR10", REPO.parent / "shared" / "data" / "cifar10"))
+needs_cifar10 = pytest.mark.skipif(not CIFAR10.is_dir(), reason="no CIFAR-10 in Parquet files here")
+
+
+def cell(value: int) -> dict[str, object]:
+    file = io.BytesIO()
+    picture(value).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def parquet_folder(root: Path, image: str, label: str, typed: bool = True, **halves: list[int]) -> Path:
+    """A picture of grey level ``10 * label`` for each label of each half."""
+    import datasets
+
+    features = {
+        image: datasets.Image()
+        if typed
+        else {"bytes": datasets.Value("binary"), "path": datasets.Value("string")},
+        label: datasets.ClassLabel(names=["a", "b", "c", "d"]) if typed else datasets.Value("int32"),
+    }
+    root.mkdir(parents=True, exist_ok=True)
+    for half, labels in halves.items():
+        rows = {image: [cell(10 * value) for value in labels], label: labels}
+        table = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+        with decoders._no_progress_bars():
+            table.to_parquet(root / f"{half}-00000-of-00001.parquet")
+    return root
+
+
+@pytest.mark.parametrize(("typed", "classes"), [(True, 4), (False, 3)])
+def test_parquet_folders(tmp_path: Path, typed: bool, classes: int) -> None:
+    folder = parquet_folder(tmp_path / "data", "img", "fine_label", typed, train=[2, 0, 1], test=[1, 0])
+    test, train = load(str(folder), "test"), load(str(folder), "train")
+    # ClassLabel names four classes; of plain labels, the training half's largest counts for both.
+    assert train.classes == test.classes == classes
+    assert (train.y.tolist(), train.x[:, 0, 0, 0].tolist()) == ([2, 0, 1], [20, 0, 10])
+    assert (test.y.tolist(), test.x[:, 0, 0, 0].tolist()) == ([1, 0], [10, 0])
+    assert train.input_shape == (1, 4, 5)
+
+
+def test_columns_are_found_by_type_under_any_name(tmp_path: Path) -> None:
+    folder = parquet_folder(tmp_path / "data", "scan", "diagnosis", train=[3, 1])
+    assert load(str(folder), "train").y.tolist() == [3, 1]
+
+
+def test_parquet_files_in_a_data_folder_in_several_parts(tmp_path: Path) -> None:
+    folder = parquet_folder(tmp_path / "set" / "data", "image", "label", train=[1, 2])
+    (folder / "train-00000-of-00001.parquet").rename(folder / "train-00001-of-00002.parquet")
+    parquet_folder(folder, "image", "label", train=[3])
+    assert load(str(folder.parent), "train").y.tolist() == [3, 1, 2]
+
+
+def test_parquet_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    import datasets
+
+    folder = parquet_folder(tmp_path / "a", "image", "label", train=[1])
+    assert refusal(folder, "test") == f"folder {folder} has no files test-*.parquet"
+
+    (folder / "train-00000-of-00001.parquet").write_bytes(b"PAR1 and then nothing")
+    assert refusal(folder).startswith(f"cannot read train-*.parquet in {folder}: ArrowInvalid")
+
+    untyped = parquet_folder(tmp_path / "b", "scan", "label", typed=False, train=[1])
+    assert refusal(untyped) == (
+        f"{untyped}, train has no column of type Image nor one named img or image; it has scan, label"
+    )
+    unlabelled = parquet_folder(tmp_path / "c", "image", "target", typed=False, train=[1])
+    assert refusal(unlabelled) == (
+        f"{unlabelled}, train has no column of type ClassLabel nor one named label or labels or fine_label; "
+        "it has image, target"
+    )
+    numbers = tmp_path / "d"
+    numbers.mkdir()
+    with decoders._no_progress_bars():
+        datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).to_parquet(numbers / "train.parquet")
+    assert refusal(numbers).startswith(f'{numbers}, train: column "image" holds no pictures: ')
+
+    hidden = parquet_folder(tmp_path / "e", "image", "label", train=[0, -1])
+    assert refusal(hidden) == f"{hidden}, train: labels must lie in 0..3; found -1"
+
+    newer = parquet_folder(tmp_path / "f", "image", "label", typed=False, train=[0, 1], test=[2])
+    assert refusal(newer, "test") == f"{newer}, test: labels must lie in 0..1; found 2"
+
+
+@needs_cifar10
+@pytest.mark.slow
+def test_cifar10() -> None:
+    train, test = load(str(CIFAR10), "train"), load(str(CIFAR10), "test")
+    assert (len(train), len(test)) == (50_000, 10_000)
+    assert (train.input_shape, train.classes, train.x.dtype) == ((3, 32, 32), 10, np.uint8)
+    assert np.bincount(train.y).tolist() == [5_000] * 10
+    assert np.bincount(test.y).tolist() == [1_000] * 10
+
+
+def test_a_hub_data_set(tmp_path: Path, cache: Path) -> None:
+    """Out of the library's own cache, laid out as it leaves it after a download."""
+    import datasets
+
+    parquet_folder(tmp_path / "source", "image", "label", train=[2, 1])
+    with decoders._no_progress_bars():
+        datasets.load_dataset(str(tmp_path / "source"), cache_dir=str(tmp_path / "built"))
+    (info,) = (tmp_path / "built").glob("*/*/*/*/dataset_info.json")
+    home = tmp_path / "home" / "datasets" / "owner___tiny" / "default" / "0.0.0" / "abc"
+    shutil.copytree(info.parent, home)
+    next(home.glob("*-train.arrow")).rename(home / "tiny-train.arrow")
+
+    code = (
+        "from common.datasets import load; e = load('owner/tiny', 'train'); "
+        "print(e.y, e.x[:, 0, 0, 0], e.classes)"
+    )
+    offline = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    assert in_another_process(code, **offline) == "[2 1] [20 10] 4"
+    shutil.rmtree(tmp_path / "home")
+    assert in_another_process(code, **offline) == "[2 1] [20 10] 4"  # from our cache
+
+
+def test_a_hub_data_set_that_cannot_be_had(tmp_path: Path) -> None:
+    code = """
+from common.datasets import load
+from common.errors import DataError
+for name in ("owner/nothing", "digts"):
+    try:
+        load(name, "test")
+    except DataError as error:
+        print(error)
+"""
+    lines = in_another_process(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1").split("\n")
+    assert len(lines) == 2
+    start = 'data set "owner/nothing" (test) is neither a path nor to be had from the Hugging Face hub: '
+    assert lines[0].startswith(start)
+    assert lines[1].endswith('Did you mean "digits"?')
