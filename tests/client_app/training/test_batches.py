@@ -1,0 +1,52 @@
+"""Batches, the pieces that they are worked through in, and types of data."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_app.training import LocalSettings, batches
+from common.datasets import Examples
+from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, mlp, run
+
+
+@pytest.mark.parametrize(("rows", "size"), [(22, 5), (20, 5), (3, 5), (1, 1)])
+def test_each_epoch_has_every_row_once(rows: int, size: int) -> None:
+    got = list(batches(rows, LocalSettings(lr=1, epochs=3, batch_size=size), np.random.default_rng(1)))
+    per_epoch = math.ceil(rows / size)
+    assert len(got) == 3 * per_epoch
+    epochs = [np.concatenate(got[i : i + per_epoch]) for i in range(0, len(got), per_epoch)]
+    assert all(sorted(epoch) == list(range(rows)) for epoch in epochs)
+    assert [len(batch) for batch in got[:per_epoch]] == [size] * (rows // size) + [rows % size] * (
+        rows % size > 0
+    )
+    if rows > 3:
+        assert not np.array_equal(epochs[0], epochs[1])
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 5])
+def test_pieces_of_a_batch_give_the_step_of_the_whole(pieces: int) -> None:
+    settings = dataclasses.replace(PLAIN, momentum=0.9, weight_decay=0.1)  # 5 rows in a batch, or 2
+    whole = run(mlp(), settings, fft(0.3))
+    in_pieces = run(mlp(), dataclasses.replace(settings, micro_batches=pieces), fft(0.3))
+    assert_close(in_pieces.update, whole.update)
+    assert (in_pieces.steps, in_pieces.loss) == (whole.steps, pytest.approx(whole.loss, rel=1e-6))
+
+
+def test_bytes_and_float32_are_trained_on_as_well() -> None:
+    draw = np.random.default_rng(0)
+    pictures = Examples(draw.integers(0, 256, (9, 1, 2, 3), dtype=np.uint8), draw.integers(0, 4, 9), 4)
+    model = nn.Sequential(nn.Flatten(), mlp().float())
+    update = run(model, LocalSettings(lr=0.1, batch_size=4, micro_batches=3), fft(0.3), pictures).update
+    assert all(x.dtype == torch.float32 and x.isfinite().all() for x in update.values())
+
+
+def test_float32_in_pieces_gives_the_same_step_to_a_hundred_thousandth() -> None:
+    data = examples()
+    data = dataclasses.replace(data, x=data.x.astype(np.float32))
+    whole = run(mlp().float(), PLAIN, data=data)
+    in_pieces = run(mlp().float(), dataclasses.replace(PLAIN, micro_batches=4), data=data)
+    assert_close(in_pieces.update, whole.update, 1e-5)
