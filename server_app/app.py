@@ -5,18 +5,15 @@ quarantined on the way) or ``failed`` with the reason. It needs at least one rou
 """
 
 import logging
-import math
 import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Literal
 
 import torch
 from flwr.serverapp import Grid, ServerApp
@@ -27,7 +24,6 @@ from common.config import RunConfig
 from common.datasets import Examples, fingerprint, load
 from common.devices import resolve
 from common.errors import DataError, RunFailed
-from common.evaluation import evaluate
 from common.ledger import (
     LOG_MARK,
     End,
@@ -43,7 +39,6 @@ from common.messages import (
     BUFFERS,
     CONFIG,
     LEARNING_RATE,
-    METRICS,
     RUN,
     ArrayRecord,
     ConfigRecord,
@@ -59,6 +54,7 @@ from common.slots import GRADIENT
 from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.drift import Diagnostics, diagnostics
+from server_app.evaluation import Score, on_server, pooled, told_in_round, told_when_asked
 from server_app.folder import RunFolder, load_state, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
@@ -72,9 +68,6 @@ from strategies.signals.entropy import check_layer
 
 log = logging.getLogger("flwr")
 app = ServerApp()
-
-TESTED_ON = "validation-examples"  # the metric with the number of rows that a node tested on
-Told = tuple[float, float, float]  # a node's own accuracy, loss and the number of rows they are over
 
 
 @app.main()
@@ -109,15 +102,6 @@ def _stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@dataclass(frozen=True)
-class Score:
-    """What a model is worth, and on whose data."""
-
-    accuracy: float | None = None
-    loss: float | None = None
-    on: Literal["server", "nodes", "none"] = "none"
 
 
 class _Run:
@@ -287,12 +271,11 @@ class _Run:
 
     def _evaluate(self, model: nn.Module, result: RoundResult) -> Score:
         if self.test is not None:
-            metrics = evaluate(model, self.test, self.device)
-            return Score(metrics.accuracy, metrics.loss, "server")
+            return on_server(model, self.test, self.device)
         # The nodes tested the model that this round began with.
-        told = [_told(r.metrics, "accuracy-before", "loss-before", TESTED_ON) for r in result.accepted]
-        self.testers |= {r.client for r, t in zip(result.accepted, told, strict=True) if t is not None}
-        return _pooled(told)
+        told = told_in_round(result)
+        self.testers |= told.keys()
+        return pooled(told.values())
 
     def _ask_nodes(
         self, strategy: RecipeStrategy, model: Arrays, shape: tuple[int, ...], classes: int
@@ -316,10 +299,7 @@ class _Run:
             if name in self.testers
         ]
         replies = self.grid.send_and_receive(messages, timeout=self.config.round_timeout + SLACK)
-        metrics: list[Mapping[str, object]] = [
-            dict(r.content.metric_records.get(METRICS, {})) for r in replies if r.has_content()
-        ]
-        return _pooled([_told(m, "accuracy", "loss", "num-examples") for m in metrics])
+        return pooled(told_when_asked(replies))
 
     def _traffic(self, model: nn.Module, filtered: set[str]) -> Callable[[int], Traffic]:
         """How updates of this model travel in each round; made once a round."""
@@ -371,22 +351,6 @@ class _Run:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started
-
-
-def _told(metrics: Mapping[str, object], accuracy: str, loss: str, count: str) -> Told | None:
-    """A node's own score under these names; None for what is missing or no finite number."""
-    values = [metrics.get(name) for name in (accuracy, loss, count)]
-    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
-
-
-def _pooled(told: Iterable[Told | None]) -> Score:
-    """Several nodes' scores as one, weighted by their examples."""
-    parts = [one for one in told if one is not None]
-    if not parts:
-        return Score()
-    total = sum(n for _, _, n in parts)
-    return Score(sum(a * n for a, _, n in parts) / total, sum(x * n for _, x, n in parts) / total, "nodes")
 
 
 def _versions() -> Mapping[str, str]:
