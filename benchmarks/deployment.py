@@ -23,8 +23,8 @@ from statistics import median
 from benchmarks import measure
 from common.config import RunConfig, Value
 from common.ledger import ClientRecord, Record, RoundRecord, read
-from specfed import certs
 from specfed.addresses import LOOPBACK, Address, reserve_port
+from specfed.certs import reading
 from specfed.launcher import app_files, children, registry, runs
 from specfed.launcher.children import Process
 from specfed.launcher.runs import Control
@@ -226,7 +226,7 @@ def deployment(folder: Path, kind: Kind) -> Iterator[Deployment]:
         processes = [stack.enter_context(_process("server", kind.server(at), folder))]
         wait_ready(Server(processes[0], Address(LOOPBACK, at.fleet), control), tls)
         for site in SITES:
-            key = certs.read_public_key(folder / "certs" / site / f"{site}.pub")
+            key = reading.read_public_key(folder / "certs" / site / f"{site}.pub")
             registry.enroll(control, at.ca, site, key)
         processes += [stack.enter_context(_process(site, kind.node(at, site), folder)) for site in SITES]
         _wait_online(control, at.ca, processes)

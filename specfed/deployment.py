@@ -15,8 +15,8 @@ from common.config import DEVICE_PATTERN, Checked, NodeConfig, Value
 from common.errors import ConfigError
 from common.plugins import is_plugin
 from common.policy import read_policy
-from specfed import certs
 from specfed.addresses import Address
+from specfed.certs import checking, reading
 from specfed.launcher.guard import APPS
 from specfed.launcher.start import ServerTls
 from specfed.settings import check, read_file
@@ -196,21 +196,21 @@ def server_tls(settings: ServerSettings) -> tuple[ServerTls | None, list[str]]:
     if settings.insecure:
         return None, []
     tls = ServerTls(Path(settings.tls_ca), Path(settings.tls_cert), Path(settings.tls_key))
-    authorities, chain = certs.read_certificates(tls.ca), certs.read_certificates(tls.certificate)
+    authorities, chain = reading.read_certificates(tls.ca), reading.read_certificates(tls.certificate)
     what = f"certificate {tls.certificate}"
-    expired = certs.expiry_problem(chain[0], what)
+    expired = checking.expiry_problem(chain[0], what)
     _require(
         expired and f"{expired}; 'specfed certs renew' makes a new one",
-        certs.expiry_problem(authorities[0], f"CA certificate {tls.ca}"),
-        certs.chain_problem(chain, authorities, what),
-        certs.key_problem(chain[0], certs.read_key(tls.key), f"key {tls.key}"),
+        checking.expiry_problem(authorities[0], f"CA certificate {tls.ca}"),
+        checking.chain_problem(chain, authorities, what),
+        checking.key_problem(chain[0], reading.read_key(tls.key), f"key {tls.key}"),
         # The server's own processes dial it by this name, so that runs would never start.
-        certs.name_problem(chain[0], settings.control.local().host, what),
+        checking.name_problem(chain[0], settings.control.local().host, what),
     )
     warnings = [
-        certs.expiry_warning(chain[0], what),
-        certs.expiry_warning(authorities[0], f"CA certificate {tls.ca}"),
-        certs.mode_problem(tls.key),
+        checking.expiry_warning(chain[0], what),
+        checking.expiry_warning(authorities[0], f"CA certificate {tls.ca}"),
+        checking.mode_problem(tls.key),
     ]
     return tls, [warning for warning in warnings if warning]
 
@@ -220,13 +220,13 @@ def node_identity(settings: NodeSettings) -> tuple[Identity, list[str]]:
     if settings.insecure:
         return Identity(), []
     ca = Path(settings.tls_ca)
-    authority = certs.read_certificates(ca, "CA certificate")[0]
-    _require(certs.expiry_problem(authority, f"CA certificate {ca}"))
-    warnings = [certs.expiry_warning(authority, f"CA certificate {ca}")]
+    authority = reading.read_certificates(ca, "CA certificate")[0]
+    _require(checking.expiry_problem(authority, f"CA certificate {ca}"))
+    warnings = [checking.expiry_warning(authority, f"CA certificate {ca}")]
     key = Path(settings.key) if settings.key else None
     if key is not None:
-        certs.read_node_key(key)
-        warnings.append(certs.mode_problem(key))
+        reading.read_node_key(key)
+        warnings.append(checking.mode_problem(key))
     return Identity(ca, key), [warning for warning in warnings if warning]
 
 

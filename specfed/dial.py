@@ -9,8 +9,8 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import UnreachableError
-from specfed import certs
 from specfed.addresses import Address
+from specfed.certs import checking, reading
 
 DIAL_SECONDS = 5.0
 
@@ -39,7 +39,9 @@ def require_fleet(address: Address, ca: Path | None) -> str:
     finally:
         channel.close()
     shown = None if ca is None else certificate_at(address)
-    return "" if shown is None else certs.expiry_warning(shown, f"the certificate of the server at {address}")
+    return (
+        "" if shown is None else checking.expiry_warning(shown, f"the certificate of the server at {address}")
+    )
 
 
 def require_control(address: Address, ca: Path | None) -> None:
@@ -64,9 +66,9 @@ def certificate_problem(address: Address, ca: Path | None) -> str:
         return ""
     what = f"the certificate of the server at {address}"
     return (
-        certs.expiry_problem(certificate, what)
-        or certs.chain_problem([certificate], certs.read_certificates(ca), what)
-        or certs.name_problem(certificate, address.host, what)
+        checking.expiry_problem(certificate, what)
+        or checking.chain_problem([certificate], reading.read_certificates(ca), what)
+        or checking.name_problem(certificate, address.host, what)
     )
 
 

@@ -46,24 +46,24 @@ def init(
     force: Force = False,
 ) -> None:
     """Make a CA, and a certificate, key and configuration file for the server."""
-    from specfed import certs
+    from specfed.certs import making, writing
 
     secret = _passphrase(passphrase_file)
     if passphrase and not secret:
         secret = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True).encode()
-    authority, key = certs.new_authority(), certs.new_key()
-    certificate = certs.new_server_certificate(authority, key, host, days)
-    ca, server = certs.certificate_pem(authority.certificate), out / "server"
+    authority, key = making.new_authority(), making.new_key()
+    certificate = making.new_server_certificate(authority, key, host, days)
+    ca, server = making.certificate_pem(authority.certificate), out / "server"
     files = [
-        certs.NewFile(out / "ca" / "ca.crt", ca),
-        certs.NewFile(out / "ca" / "ca.key", certs.key_pem(authority.key, secret), certs.PRIVATE),
-        certs.NewFile(server / "ca.crt", ca),
-        certs.NewFile(server / "server.crt", certs.certificate_pem(certificate)),
-        certs.NewFile(server / "server.key", certs.key_pem(key), certs.PRIVATE),
+        writing.NewFile(out / "ca" / "ca.crt", ca),
+        writing.NewFile(out / "ca" / "ca.key", making.key_pem(authority.key, secret), writing.PRIVATE),
+        writing.NewFile(server / "ca.crt", ca),
+        writing.NewFile(server / "server.crt", making.certificate_pem(certificate)),
+        writing.NewFile(server / "server.key", making.key_pem(key), writing.PRIVATE),
     ]
     if not (server / "server.toml").exists():  # --force is about keys, not about an operator's settings
-        files.append(certs.NewFile(server / "server.toml", _server_toml(port).encode()))
-    certs.write(files, force)
+        files.append(writing.NewFile(server / "server.toml", _server_toml(port).encode()))
+    writing.write(files, force)
     print(f"CA      {out / 'ca'} · keep it off the server; only 'certs init' and 'renew' need its key")
     print(f"server  {server} · for {', '.join(host)} · until {certificate.not_valid_after_utc:%Y-%m-%d}")
     print(f"next    specfed server --config {server / 'server.toml'}")
@@ -82,27 +82,27 @@ def issue(
     force: Force = False,
 ) -> None:
     """Make a folder for each site: CA certificate, key pair and node.toml."""
-    from specfed import certs
     from specfed.addresses import Address
+    from specfed.certs import making, reading, writing
 
     for name in names:
         _check_name(name)
     if public_key is not None and len(names) > 1:
         raise ConfigError(f"--public-key takes one site; got {', '.join(names)}")
-    ca = certs.read_file(out / "ca" / "ca.crt", "CA certificate")
+    ca = reading.read_file(out / "ca" / "ca.crt", "CA certificate")
     address = Address.parse(server) if server else _dialled(out / "server")
     files = []
     for name in names:
         folder = out / name
         files += [
-            certs.NewFile(folder / "ca.crt", ca),
-            certs.NewFile(folder / "node.toml", _node_toml(name, str(address)).encode()),
+            writing.NewFile(folder / "ca.crt", ca),
+            writing.NewFile(folder / "node.toml", _node_toml(name, str(address)).encode()),
         ]
         if public_key is None:
-            files += certs.node_key_files(folder, name)
+            files += making.node_key_files(folder, name)
         else:
-            files.append(certs.public_key_file(folder, name, certs.read_public_key(public_key)))
-    certs.write(files, force)
+            files.append(making.public_key_file(folder, name, reading.read_public_key(public_key)))
+    writing.write(files, force)
     for name in names:
         print(f"{out / name} · for {name} · enrol it with 'specfed enroll {out / name / name}.pub'")
 
@@ -114,14 +114,14 @@ def key(
     force: Force = False,
 ) -> None:
     """On a node: make its own key pair, so that the private key never travels."""
-    from specfed import certs
+    from specfed.certs import making, reading, writing
 
     _check_name(name)
-    files = certs.node_key_files(out, name)
-    certs.write(files, force)
+    files = making.node_key_files(out, name)
+    writing.write(files, force)
     public = files[1].path
     print(f"{files[0].path} stays here; send {public} to the coordinator")
-    print(f"key     {certs.fingerprint(certs.read_public_key(public))}")
+    print(f"key     {reading.fingerprint(reading.read_public_key(public))}")
 
 
 @app.command()
@@ -135,30 +135,36 @@ def renew(
     ca: CaFolder = None,
 ) -> None:
     """Make a new certificate for the server's key from the same CA; sites need do nothing."""
-    from specfed import certs
+    from specfed.certs import checking, making, reading, writing
 
     folder, server = ca or out / "ca", out / "server"
     secret = _passphrase(passphrase_file)
-    if not secret and sys.stdin.isatty() and certs.is_encrypted(certs.read_file(folder / "ca.key", "CA key")):
+    if (
+        not secret
+        and sys.stdin.isatty()
+        and reading.is_encrypted(reading.read_file(folder / "ca.key", "CA key"))
+    ):
         secret = typer.prompt("Passphrase", hide_input=True).encode()
-    authority = certs.Authority(
-        certs.read_certificates(folder / "ca.crt", "CA certificate")[0],
-        certs.read_key(folder / "ca.key", secret, "CA key"),
+    authority = making.Authority(
+        reading.read_certificates(folder / "ca.crt", "CA certificate")[0],
+        reading.read_key(folder / "ca.key", secret, "CA key"),
     )
     for problem in (
-        certs.key_problem(authority.certificate, authority.key, f"CA key {folder / 'ca.key'}"),
-        certs.chain_problem(
+        checking.key_problem(authority.certificate, authority.key, f"CA key {folder / 'ca.key'}"),
+        checking.chain_problem(
             [authority.certificate],
-            certs.read_certificates(server / "ca.crt", "CA certificate"),
+            reading.read_certificates(server / "ca.crt", "CA certificate"),
             str(folder / "ca.crt"),
         ),
     ):
         if problem:
             raise ConfigError(problem)
-    old = certs.read_certificates(server / "server.crt")[0]
-    names = host or certs.hosts_of(old)
-    certificate = certs.new_server_certificate(authority, certs.read_key(server / "server.key"), names, days)
-    certs.write([certs.NewFile(server / "server.crt", certs.certificate_pem(certificate))], force=True)
+    old = reading.read_certificates(server / "server.crt")[0]
+    names = host or reading.hosts_of(old)
+    certificate = making.new_server_certificate(
+        authority, reading.read_key(server / "server.key"), names, days
+    )
+    writing.write([writing.NewFile(server / "server.crt", making.certificate_pem(certificate))], force=True)
     print(f"{server / 'server.crt'} · until {certificate.not_valid_after_utc:%Y-%m-%d} · restart the server")
 
 
@@ -168,33 +174,33 @@ def show(out: Out = Path("certs")) -> None:
     from cryptography import x509
     from rich.table import Table
 
-    from specfed import certs
+    from specfed.certs import checking, reading
 
     now = datetime.now(UTC)
     table = Table("file", "for", "expires", "", box=None, pad_edge=False)
     shown: list[x509.Certificate] = []
     for file in sorted({*out.glob("*.crt"), *out.glob("*/*.crt")}):
-        certificate = certs.read_certificates(file)[0]
+        certificate = reading.read_certificates(file)[0]
         if certificate in shown:  # each bundle has the CA's
             continue
         shown.append(certificate)
-        left = certs.days_left(certificate, now)
+        left = checking.days_left(certificate, now)
         state = f"in {left:.0f} days" if left >= 0 else "EXPIRED"
-        hosts = ", ".join(certs.hosts_of(certificate)) or certificate.subject.rfc4514_string()
+        hosts = ", ".join(reading.hosts_of(certificate)) or certificate.subject.rfc4514_string()
         table.add_row(str(file), hosts, f"{certificate.not_valid_after_utc:%Y-%m-%d}", state)
     for file in sorted({*out.glob("*.pub"), *out.glob("*/*.pub")}):
-        table.add_row(str(file), file.stem, "never", certs.fingerprint(certs.read_public_key(file)))
+        table.add_row(str(file), file.stem, "never", reading.fingerprint(reading.read_public_key(file)))
     if not table.row_count:
         raise ConfigError(f"there are no certificates in {out}; 'specfed certs init' makes them")
     print_table(table)
 
 
 def _passphrase(file: Path | None) -> bytes:
-    from specfed import certs
+    from specfed.certs import reading
 
     if file is None:
         return b""
-    lines = certs.read_file(file, "passphrase file").splitlines()
+    lines = reading.read_file(file, "passphrase file").splitlines()
     if not lines or not lines[0]:
         raise ConfigError(f"passphrase file {file} is empty; it takes the passphrase in its first line")
     return lines[0]
@@ -210,11 +216,11 @@ def _check_name(name: str) -> None:
 
 def _dialled(server: Path) -> "Address":
     """Where nodes dial the server whose folder this is."""
-    from specfed import certs
     from specfed.addresses import Address
+    from specfed.certs import reading
     from specfed.settings import read_file
 
-    hosts = certs.hosts_of(certs.read_certificates(server / "server.crt")[0])
+    hosts = reading.hosts_of(reading.read_certificates(server / "server.crt")[0])
     values, _ = read_file(server / "server.toml", "configuration file")
     return Address(hosts[0], int(values.get("port", FLEET_PORT)))
 

@@ -19,16 +19,16 @@ def enroll(
 ) -> None:
     """Let a site take part: from now on the running server accepts its key, under its name."""
     from common.config import NodeConfig
-    from specfed import certs
+    from specfed.certs import reading
 
-    key = certs.read_public_key(public_key)
+    key = reading.read_public_key(public_key)
     site = public_key.stem if name is None else name
     NodeConfig.read({"name": site, "data": "-"}, "--name")
     address, ca = reach(config, server, insecure, tls_ca)
     from specfed.launcher import registry
 
     registry.enroll(address, ca, site, key)
-    print(f"enrolled {site} · key {certs.fingerprint(key)}")
+    print(f"enrolled {site} · key {reading.fingerprint(key)}")
 
 
 def revoke(
@@ -55,7 +55,7 @@ def nodes(
     """List the nodes that the running server knows."""
     from rich.table import Table
 
-    from specfed import certs
+    from specfed.certs import reading
 
     address, ca = reach(config, server, insecure, tls_ca)
     from specfed.launcher import registry
@@ -64,5 +64,5 @@ def nodes(
     for one in registry.nodes(address, ca):
         seen = f"{one.last_seen:%Y-%m-%d %H:%M} UTC" if one.last_seen else "-"
         name = one.name or "not enrolled"
-        table.add_row(name, one.state, "now" if one.state == "online" else seen, certs.fingerprint(one.key))
+        table.add_row(name, one.state, "now" if one.state == "online" else seen, reading.fingerprint(one.key))
     print_table(table)

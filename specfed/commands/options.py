@@ -61,8 +61,9 @@ def reach(
     From the options, or else from the server's own file. Raises UnreachableError if no server takes runs
     there, ConfigError for options that do not go together.
     """
-    from specfed import certs, deployment, dial
+    from specfed import deployment, dial
     from specfed.addresses import Address
+    from specfed.certs import reading
 
     ca = tls_ca
     address = Address.parse(server or CONTROL)
@@ -81,7 +82,7 @@ def reach(
     if ca is None:
         print(f"warning: {INSECURE}", file=sys.stderr)
     else:
-        certs.read_certificates(ca, "CA certificate")
+        reading.read_certificates(ca, "CA certificate")
     dial.require_control(address, ca)
     return address, ca
 

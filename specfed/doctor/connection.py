@@ -9,8 +9,8 @@ from pathlib import Path
 from cryptography import x509
 
 from common.errors import UnreachableError
-from specfed import certs
 from specfed.addresses import Address
+from specfed.certs import checking, making, reading
 from specfed.dial import DIAL_SECONDS, certificate_at
 from specfed.doctor.clock import SET
 from specfed.doctor.finding import Finding, ok, problem, warning, within
@@ -90,19 +90,19 @@ def _trusted(address: Address, shown: x509.Certificate, ca: Path) -> Finding:
     what = "the server's certificate"
     why = refusal(address, ca)
     if not why:
-        late = certs.expiry_warning(shown, what)
+        late = checking.expiry_warning(shown, what)
         if late:
             return warning("TLS", late, _RENEW)
         return ok("TLS", f"{what} holds for {address.host} until {shown.not_valid_after_utc:%Y-%m-%d}")
     checks = (
-        (certs.expiry_problem(shown, what), SET if certs.is_early(shown) else _RENEW),
+        (checking.expiry_problem(shown, what), SET if checking.is_early(shown) else _RENEW),
         (
-            certs.chain_problem([shown], certs.read_certificates(ca, "CA certificate"), what),
+            checking.chain_problem([shown], reading.read_certificates(ca, "CA certificate"), what),
             f"ask the coordinator for the ca.crt of this federation in place of {ca}, and see that the "
             "server is the right one",
         ),
         (
-            certs.name_problem(shown, address.host, what),
+            checking.name_problem(shown, address.host, what),
             f"dial one of these names, or let the coordinator add it: {renew_for(shown, address.host)}",
         ),
         (f"{what} is refused: {why}", "ask the coordinator for a certificate of 'specfed certs'"),
@@ -113,7 +113,7 @@ def _trusted(address: Address, shown: x509.Certificate, ca: Path) -> Finding:
 
 def renew_for(certificate: x509.Certificate, host: str) -> str:
     """The command that adds ``host`` to a certificate's names; it takes all of them."""
-    names = [name for name in certs.hosts_of(certificate) if name not in certs.LOCAL_NAMES]
+    names = [name for name in reading.hosts_of(certificate) if name not in making.LOCAL_NAMES]
     return f"'specfed certs renew {' '.join(f'--host {name}' for name in [*names, host])}'"
 
 

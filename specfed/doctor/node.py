@@ -9,8 +9,8 @@ from common.cache import root
 from common.datasets import load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.policy import read_policy
-from specfed import certs
 from specfed.addresses import Address
+from specfed.certs import checking, making, reading
 from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
@@ -46,12 +46,12 @@ def files(settings: NodeSettings) -> Iterator[Finding]:
 
 def authority(file: Path) -> Finding:
     """The certificate of the CA that this node trusts. Raises ConfigError for a file without one."""
-    certificate, what = certs.read_certificates(file, "CA certificate")[0], f"CA certificate {file}"
-    wrong = certs.expiry_problem(certificate, what)
+    certificate, what = reading.read_certificates(file, "CA certificate")[0], f"CA certificate {file}"
+    wrong = checking.expiry_problem(certificate, what)
     if wrong:
-        fix = clock.SET if certs.is_early(certificate) else "ask the coordinator for the new ca.crt"
+        fix = clock.SET if checking.is_early(certificate) else "ask the coordinator for the new ca.crt"
         return problem("CA", wrong, fix, ConfigError)
-    late = certs.expiry_warning(certificate, what)
+    late = checking.expiry_warning(certificate, what)
     if late:
         return warning("CA", late, "ask the coordinator for the new ca.crt")
     return ok("CA", f"{file} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
@@ -59,9 +59,9 @@ def authority(file: Path) -> Finding:
 
 def key_file(file: Path) -> Finding:
     """This node's private key. Raises ConfigError for a file that Flower would not take."""
-    shown = certs.fingerprint(certs.read_node_key(file).public_key())
-    if certs.mode_problem(file):
-        return warning("key file", certs.mode_problem(file), f"chmod 600 {file}")
+    shown = reading.fingerprint(reading.read_node_key(file).public_key())
+    if checking.mode_problem(file):
+        return warning("key file", checking.mode_problem(file), f"chmod 600 {file}")
     return ok("key file", f"{file} is {shown}")
 
 
@@ -129,7 +129,7 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
     try:
         address = Address.parse(settings.server)
         if ca is not None:
-            certs.read_certificates(ca, "CA certificate")
+            reading.read_certificates(ca, "CA certificate")
     except ConfigError as error:
         yield problem("server", str(error), "mend that first; the server was not dialled", ConfigError)
         return
@@ -140,7 +140,7 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
 def admitted(address: Address, ca: Path | None, file: Path | None) -> Iterator[Finding]:
     """Whether the server takes this machine's time, and this node's key."""
     try:
-        key = certs.read_node_key(file) if file else certs.new_key()
+        key = reading.read_node_key(file) if file else making.new_key()
     except ConfigError:
         return  # said already
     early, late = probe.EARLY, probe.LATE

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from cryptography import x509
 
 from common.errors import ConfigError, PortError, SpecfedError, UnreachableError
-from specfed import certs, dial
+from specfed import dial
 from specfed.addresses import Address, can_bind
+from specfed.certs import checking, making, reading
 from specfed.deployment import DATABASE, ServerSettings
 from specfed.doctor import clock, machine
 from specfed.doctor.connection import renew_for
@@ -60,15 +61,15 @@ INIT = "'specfed certs init' makes what TLS needs; leave out insecure then"
 def certificate(settings: ServerSettings) -> Finding:
     """Dates, CA and names of the certificate. Raises ConfigError for a file without one."""
     file, ca = Path(settings.tls_cert), Path(settings.tls_ca)
-    chain, authorities = certs.read_certificates(file), certs.read_certificates(ca, "CA certificate")
+    chain, authorities = reading.read_certificates(file), reading.read_certificates(ca, "CA certificate")
     what, whose = f"certificate {file}", f"CA certificate {ca}"
     host = settings.control.local().host
     checks = (
         _dated(chain[0], what, _RENEW),
         _dated(authorities[0], whose, "make a new CA: 'specfed certs init'; sites then need its ca.crt"),
-        (certs.chain_problem(chain, authorities, what), f"put the ca.crt of its CA in place of {ca}"),
+        (checking.chain_problem(chain, authorities, what), f"put the ca.crt of its CA in place of {ca}"),
         (
-            certs.name_problem(chain[0], host, what),
+            checking.name_problem(chain[0], host, what),
             f"the server dials itself by this name: {renew_for(chain[0], host)}",
         ),
     )
@@ -76,9 +77,9 @@ def certificate(settings: ServerSettings) -> Finding:
     if wrong is not None:
         return problem("certificate", *wrong, ConfigError)
     for one, which in ((chain[0], what), (authorities[0], whose)):
-        if late := certs.expiry_warning(one, which):
+        if late := checking.expiry_warning(one, which):
             return warning("certificate", late, _RENEW)
-    dialled = [name for name in certs.hosts_of(chain[0]) if name not in certs.LOCAL_NAMES]
+    dialled = [name for name in reading.hosts_of(chain[0]) if name not in making.LOCAL_NAMES]
     until = f"until {chain[0].not_valid_after_utc:%Y-%m-%d}"
     if not dialled:
         text = f"{what} holds {until}, but for this machine alone"
@@ -87,19 +88,19 @@ def certificate(settings: ServerSettings) -> Finding:
 
 
 def _dated(one: x509.Certificate, what: str, fix: str) -> tuple[str, str]:
-    text = certs.expiry_problem(one, what)
-    return text, clock.SET if certs.is_early(one) else fix
+    text = checking.expiry_problem(one, what)
+    return text, clock.SET if checking.is_early(one) else fix
 
 
 def key(settings: ServerSettings) -> Finding:
     """Whether the key is that of the certificate. Raises ConfigError for a file without one."""
-    file, chain = Path(settings.tls_key), certs.read_certificates(Path(settings.tls_cert))
-    wrong = certs.key_problem(chain[0], certs.read_key(file), f"key {file}")
+    file, chain = Path(settings.tls_key), reading.read_certificates(Path(settings.tls_cert))
+    wrong = checking.key_problem(chain[0], reading.read_key(file), f"key {file}")
     if wrong:
         fix = f"take the key that was made with {settings.tls_cert}, or make both anew: 'specfed certs init'"
         return problem("key file", wrong, fix, ConfigError)
-    if certs.mode_problem(file):
-        return warning("key file", certs.mode_problem(file), f"chmod 600 {file}")
+    if checking.mode_problem(file):
+        return warning("key file", checking.mode_problem(file), f"chmod 600 {file}")
     return ok("key file", f"{file} belongs to the certificate")
 
 
@@ -240,7 +241,7 @@ def _foreign(settings: ServerSettings, address: Address) -> str:
         return "" if shown is None else "by a server with TLS"
     if shown is None:
         return "by what speaks no TLS"
-    own = certs.read_certificates(Path(settings.tls_cert))[0]
+    own = reading.read_certificates(Path(settings.tls_cert))[0]
     if shown == own:
         return ""
     if shown.public_key() == own.public_key():

@@ -23,7 +23,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from specfed.addresses import Address
-from specfed.certs import Key
+from specfed.certs.reading import Key
 from specfed.dial import DIAL_SECONDS
 
 # A server takes a signed time that is less than EARLY seconds ahead of its own and less than LATE behind.

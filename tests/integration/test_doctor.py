@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from specfed import certs, cli
+from specfed import cli
 from specfed.addresses import Address, reserve_port
+from specfed.certs import reading
 from specfed.doctor import clock
 from specfed.launcher import probe
 from tests.commands import commands
@@ -102,7 +103,7 @@ def test_both_ends_of_a_federation(fed: Deployment, asked: Asked, tmp_path: Path
 
 def skewed_clocks(address: Address, site: Path) -> None:
     early, late = probe.EARLY, probe.LATE
-    key = certs.read_node_key(site / "site-a.key")
+    key = reading.read_node_key(site / "site-a.key")
     with probe.fleet(address, (site / "ca.crt").read_bytes()) as channel:
         for wrong, answer, state, words in (
             (20.0, "clock", "problem", "20 s ahead of the server's"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError, SpecfedError
-from specfed import certs, deployment
+from specfed import deployment
+from specfed.certs import making, reading, writing
 from specfed.commands import certificates
 from specfed.deployment import NodeSettings, ServerSettings, read_settings
 from tests.specfed.certificates import other, replace
@@ -108,17 +109,17 @@ def test_a_key_without_encryption_is_refused(made: Path) -> None:
 def with_expired(made: Path, days: int) -> None:
     """CA and server's certificate as if they had been made so many days ago, the latter for a year."""
     early = datetime.now(UTC) - timedelta(days=days)
-    authority = certs.new_authority(now=early)
-    key = certs.read_key(made / "server" / "server.key")
-    certificate = certs.new_server_certificate(authority, key, ["127.0.0.1"], 365, early)
-    ca = certs.certificate_pem(authority.certificate)
+    authority = making.new_authority(now=early)
+    key = reading.read_key(made / "server" / "server.key")
+    certificate = making.new_server_certificate(authority, key, ["127.0.0.1"], 365, early)
+    ca = making.certificate_pem(authority.certificate)
     files = {
         "ca/ca.crt": ca,
         "server/ca.crt": ca,
-        "ca/ca.key": certs.key_pem(authority.key),
-        "server/server.crt": certs.certificate_pem(certificate),
+        "ca/ca.key": making.key_pem(authority.key),
+        "server/server.crt": making.certificate_pem(certificate),
     }
-    certs.write([certs.NewFile(made / name, content) for name, content in files.items()], force=True)
+    writing.write([writing.NewFile(made / name, content) for name, content in files.items()], force=True)
 
 
 BROKEN = {
@@ -163,7 +164,7 @@ def test_a_certificate_that_is_about_to_expire_is_told_and_can_be_renewed(made: 
     assert deployment.server_tls(settings)[1] == []
     after = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     assert [path.name for path in before if before[path] != after[path]] == ["server.crt"]
-    assert certs.hosts_of(certs.read_certificates(made / "server" / "server.crt")[0])[0] == "127.0.0.1"
+    assert reading.hosts_of(reading.read_certificates(made / "server" / "server.crt")[0])[0] == "127.0.0.1"
 
 
 def test_a_key_that_others_can_read_is_told(made: Path) -> None:

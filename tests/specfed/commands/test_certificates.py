@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from specfed import certs, deployment
+from specfed import deployment
+from specfed.certs import reading
 from specfed.commands import certificates
 from specfed.deployment import NodeSettings, read_settings
 from tests.specfed.certificates import other, replace
@@ -24,7 +25,7 @@ def test_renewing_needs_this_cas_key_and_its_passphrase(made: Path, tmp_path: Pa
         with pytest.raises(ConfigError, match=sentence):
             certificates.renew(closed, passphrase_file=file)
     certificates.renew(closed, host=["b.org"], passphrase_file=secret)
-    assert certs.hosts_of(certs.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
+    assert reading.hosts_of(reading.read_certificates(closed / "server" / "server.crt")[0])[0] == "b.org"
     assert (made / "server" / "server.crt").read_bytes() == before
     wrong.write_text("")
     with pytest.raises(ConfigError, match="is empty; it takes the passphrase in its first line"):

@@ -10,8 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from specfed import certs, dial
+from specfed import dial
 from specfed.addresses import Address
+from specfed.certs import making, reading
 from specfed.doctor import connection
 from specfed.launcher import probe
 
@@ -56,17 +57,17 @@ def silent() -> Iterator[Address]:
 def pems(made: Path, days_ago: float) -> tuple[bytes, bytes]:
     """Key and certificate of a server, from the CA in ``made``, as if made so many days ago for a year."""
     folder = made / "ca"
-    authority = certs.Authority(
-        certs.read_certificates(folder / "ca.crt")[0], certs.read_key(folder / "ca.key")
+    authority = making.Authority(
+        reading.read_certificates(folder / "ca.crt")[0], reading.read_key(folder / "ca.key")
     )
     if days_ago > 0:
         # The CA must be older than what it signs.
-        authority = certs.new_authority(now=datetime.now(UTC) - timedelta(days=days_ago + 1))
-        (made / "site-a" / "ca.crt").write_bytes(certs.certificate_pem(authority.certificate))
-    key = certs.new_key()
+        authority = making.new_authority(now=datetime.now(UTC) - timedelta(days=days_ago + 1))
+        (made / "site-a" / "ca.crt").write_bytes(making.certificate_pem(authority.certificate))
+    key = making.new_key()
     when = datetime.now(UTC) - timedelta(days=days_ago)
-    certificate = certs.new_server_certificate(authority, key, ["fl.example.org"], now=when)
-    return certs.key_pem(key), certs.certificate_pem(certificate)
+    certificate = making.new_server_certificate(authority, key, ["fl.example.org"], now=when)
+    return making.key_pem(key), making.certificate_pem(certificate)
 
 
 @pytest.fixture

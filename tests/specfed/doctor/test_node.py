@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError, DataError
-from specfed import certs
 from specfed.addresses import Address
+from specfed.certs import making, reading
 from specfed.deployment import NodeSettings, read_settings
 from specfed.doctor import node
 from specfed.doctor.finding import Finding
@@ -39,8 +39,8 @@ def test_the_files_of_a_bundle_are_well(made: Path) -> None:
         ("key file", "ok"),
         ("own clock", "ok"),
     ]
-    key = certs.read_public_key(made / "site-a" / "site-a.pub")
-    assert certs.fingerprint(key) in found[1].text
+    key = reading.read_public_key(made / "site-a" / "site-a.pub")
+    assert reading.fingerprint(key) in found[1].text
 
 
 def test_files_that_are_not_there_or_something_else(made: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_key_that_others_can_read_is_a_warning(made: Path) -> None:
     [(3651, "problem", "expired on"), (3640, "warning", "expires in"), (-1, "problem", "not valid before")],
 )
 def test_a_ca_and_its_dates(made: Path, days_ago: int, state: str, words: str) -> None:
-    authority = certs.new_authority(now=datetime.now(UTC) - timedelta(days=days_ago))
-    (made / "site-a" / "ca.crt").write_bytes(certs.certificate_pem(authority.certificate))
+    authority = making.new_authority(now=datetime.now(UTC) - timedelta(days=days_ago))
+    (made / "site-a" / "ca.crt").write_bytes(making.certificate_pem(authority.certificate))
     found = by_name(list(node.files(settings(made))))["CA"]
     assert found.state == state and words in found.text and found.fix
     assert ("NTP" in found.fix) == (words == "not valid before")
