@@ -228,7 +228,7 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
 def _policy(node: NodeConfig, run: RunConfig, examples: int) -> Policy:
     """The site's policy, which lets this run in. Raises PolicyError if it does not."""
     policy = read_policy(node.policy)
-    policy.check_run(run, run.exact, examples)
+    policy.check_run(run, run.traits.exact, examples)
     return policy
 
 

@@ -52,6 +52,18 @@ def test_the_configuration_takes_exactly_what_there_is(field: str, known: dict[s
     assert RunConfig.model_fields[field].default in known
 
 
+@pytest.mark.parametrize("algorithm", SERVER_RULES)
+@pytest.mark.parametrize("lesam_rule", ["fedavg", "scaffold", "feddyn"])
+@pytest.mark.parametrize("vssam_direction", ["global", "control"])
+def test_steps_are_read_where_the_servers_half_asks_for_them(
+    algorithm: str, lesam_rule: str, vssam_direction: str
+) -> None:
+    run = RunConfig.model_validate(
+        {"algorithm": algorithm, "lesam_rule": lesam_rule, "vssam_direction": vssam_direction}
+    )
+    assert run.traits.reads_steps == SERVER_RULES[algorithm](run).needs_steps
+
+
 def test_every_model_is_named_where_the_key_is_described() -> None:
     description = RunConfig.model_fields["model"].description
     assert description == f"{', '.join(MODELS)}, or module:function"
