@@ -1,4 +1,6 @@
-"""The local algorithms by name. One paper, one file; a new one is a file and a line here.
+"""The local algorithms by name. One paper, one file.
+
+A new one is a file, and a line here, in ``common.traits`` and in ``strategies.presets``.
 
 ==========  =============================================================================================
 fedavg      plain local SGD                                      fedprox    + a pull to the global model
