@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Error, Message
+from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from safetensors.numpy import load_file
@@ -105,27 +105,37 @@ def test_a_diverging_node_says_in_which_step(federation: Federation) -> None:
     assert "the loss became" in run.clients()[0].reason and "in local step" in run.clients()[0].reason
 
 
-class Silent:
-    """A grid on which a node's replies to train messages never arrive."""
+class Around:
+    """A grid that does what another one does, but for what a subclass changes."""
 
-    def __init__(self, grid: LocalGrid, node: int, from_round: str) -> None:
-        self._grid, self._node, self._from = grid, node, from_round
+    def __init__(self, grid: LocalGrid) -> None:
+        self.grid = grid
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._grid, name)
+        return getattr(self.grid, name)
+
+
+class Losing(Around):
+    """A grid on which replies to some messages never arrive; ``lost`` counts them."""
+
+    def __init__(self, grid: LocalGrid, loses: Callable[[Metadata], bool]) -> None:
+        super().__init__(grid)
+        self.loses, self.lost = loses, 0
 
     def push_messages(self, messages: list[Message]) -> list[str]:
-        ids = self._grid.push_messages(messages)
-        for i, message in zip(ids, messages, strict=True):
-            lost = message.metadata.dst_node_id == self._node and message.metadata.message_type == "train"
-            if lost and message.metadata.group_id >= self._from:
-                self._grid.pull_messages([i])
+        ids = self.grid.push_messages(messages)
+        gone = [i for i, message in zip(ids, messages, strict=True) if self.loses(message.metadata)]
+        self.grid.pull_messages(gone)
+        self.lost += len(gone)
         return ids
 
 
 def test_a_silent_node_is_missing_when_the_deadline_is_over(federation: Federation) -> None:
+    def to_node_3_from_round_2(message: Metadata) -> bool:
+        return message.dst_node_id == 3 and message.message_type == "train" and message.group_id >= "2"
+
     def silent(grid: LocalGrid) -> Grid:
-        return Silent(grid, 3, "2")  # type: ignore[return-value]
+        return Losing(grid, to_node_3_from_round_2)  # type: ignore[return-value]
 
     from strategies import flower
 
@@ -248,21 +258,18 @@ def test_a_foreign_error_keeps_its_text_on_the_node(federation: Federation) -> N
 def test_a_node_may_come_late_leave_and_return_under_its_name(federation: Federation) -> None:
     nodes = federation.nodes(3)
 
-    class Moving:
+    class Moving(Around):
         """site-3 (node 4) joins in round 2; site-1 (node 2) leaves for round 3."""
 
         def __init__(self, grid: LocalGrid) -> None:
-            self._grid = grid
+            super().__init__(grid)
             grid.online = {2, 3}
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._grid, name)
-
         def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self._grid.push_messages(messages)
+            ids = self.grid.push_messages(messages)
             rounds = {m.metadata.group_id for m in messages}
-            self._grid.online = {"1": {2, 3, 4}, "2": {3, 4}, "3": {2, 3, 4}}.get(
-                max(rounds), self._grid.online
+            self.grid.online = {"1": {2, 3, 4}, "2": {3, 4}, "3": {2, 3, 4}}.get(
+                max(rounds), self.grid.online
             )
             return ids
 
@@ -300,50 +307,29 @@ def test_nonsense_in_place_of_a_nodes_own_scores_is_left_out(federation: Federat
     assert run.end.accuracy is not None  # site-3's alone
 
 
-class Deaf:
-    """A grid on which node 4 is online and never answers hello."""
-
-    def __init__(self, grid: LocalGrid) -> None:
-        self._grid = grid
-        self.asked = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._grid, name)
-
-    def push_messages(self, messages: list[Message]) -> list[str]:
-        ids = self._grid.push_messages(messages)
-        for i, message in zip(ids, messages, strict=True):
-            if message.metadata.dst_node_id == 4:
-                self.asked += 1
-                self._grid.pull_messages([i])
-        return ids
-
-
 def test_a_node_that_never_answers_hello_is_waited_for_once_and_holds_up_no_round(
     federation: Federation,
 ) -> None:
-    grids: list[Deaf] = []
+    grids: list[Losing] = []
 
     def deaf(grid: LocalGrid) -> Grid:
-        grids.append(Deaf(grid))
+        grids.append(Losing(grid, lambda message: message.dst_node_id == 4))
         return grids[0]  # type: ignore[return-value]
 
     run = federation.run(wrap_grid=deaf, rounds=4, wait_timeout=1.0)
     assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
-    assert grids[0].asked == 1  # one wait, not one a round
+    assert grids[0].lost == 1  # one wait, not one a round
 
 
-class Enrolled:
+class Enrolled(Around):
     """A grid whose server knows some nodes by an enrolled name, by node id."""
 
     def __init__(self, grid: LocalGrid, names: dict[int, str]) -> None:
-        self._grid, self._names = grid, names
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._grid, name)
+        super().__init__(grid)
+        self._names = names
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=i, name=self._names.get(i, "")) for i in self._grid.get_node_ids()]
+        return [NodeInfo(node_id=i, name=self._names.get(i, "")) for i in self.grid.get_node_ids()]
 
 
 @pytest.mark.parametrize(
@@ -382,13 +368,13 @@ def test_a_node_that_was_refused_may_come_back_with_its_right_name(federation: F
 
     class Corrected(Enrolled):
         def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self._grid.push_messages(messages)
+            ids = self.grid.push_messages(messages)
             rounds = max(m.metadata.group_id for m in messages)
             if rounds == "1":
-                self._grid.online = {2, 3}
+                self.grid.online = {2, 3}
             if rounds == "2":
-                self._grid.online = {2, 3, 4}
-                self._grid.contexts[4].node_config["name"] = "site-3"
+                self.grid.online = {2, 3, 4}
+                self.grid.contexts[4].node_config["name"] = "site-3"
             return ids
 
     names = {2: "site-1", 3: "site-2", 4: "site-3"}
@@ -407,19 +393,13 @@ def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_go
 ) -> None:
     nodes = [federation.node("site-1"), federation.node("site-2"), federation.node("site-2")]
 
-    class Slow:
+    class Slow(Around):
         """The server takes node 3 for online until round 2, though it is node 4 that has come back."""
 
-        def __init__(self, grid: LocalGrid) -> None:
-            self._grid = grid
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._grid, name)
-
         def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self._grid.push_messages(messages)
+            ids = self.grid.push_messages(messages)
             if max(m.metadata.group_id for m in messages) == "2":
-                self._grid.online = {2, 4}
+                self.grid.online = {2, 4}
             return ids
 
     run = federation.run(

@@ -23,7 +23,6 @@ from common.ledger import (
     Header,
     Joined,
     LedgerWriter,
-    ModelCard,
     NodeCard,
     Record,
     RoundRecord,
@@ -34,21 +33,10 @@ from server_app.report import write_report
 from server_app.report_parts import capped, duration, ranges
 from server_app.report_style import STYLE
 from server_app.run_view import Problem, flagged, problems, view
+from tests.records import MODEL, node
 
 EVIL = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "br"}
-
-
-def node(name: str, examples: int = 100) -> NodeCard:
-    return NodeCard(
-        name=name,
-        examples=examples,
-        classes=10,
-        input_shape=(1, 8, 8),
-        fingerprint="sha256:0123456789abcdef",
-        device="cpu",
-        versions={"torch": "2.14.1"},
-    )
 
 
 def header(*names: str, **config: str | int | float | bool) -> Header:
@@ -58,14 +46,7 @@ def header(*names: str, **config: str | int | float | bool) -> Header:
         time="2026-12-01T14:03:11+00:00",
         config=RunConfig(rounds=3).as_dict() | config,
         versions={"specfed": "0.1.0"},
-        model=ModelCard(
-            name="cnn5",
-            parameters=61234,
-            tensors=10,
-            filtered_tensors=6,
-            head="fc2.weight",
-            head_shape=(10, 64),
-        ),
+        model=MODEL,
         nodes=tuple(node(name) for name in names),
     )
 
