@@ -17,6 +17,7 @@ from PIL import Image
 from common import decoders, memo
 from common.datasets import Examples, fingerprint, load, split_validation
 from common.errors import DataError
+from tests.modules import importable
 
 REPO = Path(__file__).parents[2]
 CIFAR10 = Path(os.environ.get("SPECFED_TEST_CIFAR10", REPO.parent / "shared" / "data" / "cifar10"))
@@ -506,7 +507,7 @@ def test_an_npz_file_never_runs_code(tmp_path: Path) -> None:
 
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "own_data.py").write_text(
+    source = (
         "import numpy as np\n"
         "from common.datasets import Examples\n"
         "SIZE = {'train': 6, 'test': 2}\n"
@@ -517,9 +518,8 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def wrong(split): return np.ones((2, 4)), np.array([0, -3])\n"
         "def breaks(split): raise OSError('the disk is gone')\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("own_data", None)
+    with importable(tmp_path, monkeypatch, own_data=source):
+        yield
 
 
 def test_a_function_of_the_users_own(own_data: None) -> None:
