@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata
+from flwr.app import Array, ArrayRecord, Context, Message, Metadata
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from safetensors.numpy import load_file
@@ -50,12 +50,6 @@ def garbage(reply: Message, _: int) -> Message:
 def raising(reply: Message, _: int) -> Message:
     raise RuntimeError("boom on purpose")
 
-
-def too_late(reply: Message, _: int) -> Message:
-    return Message(Error(3, "Message Unavailable"), reply_to=ORIGINAL[reply.metadata.reply_to_message_id])
-
-
-ORIGINAL: dict[str, Message] = {}
 
 BAD = {
     "nan": (with_arrays("update", lambda u: u | {"0.bias": u["0.bias"] * np.nan}), "holds NaN or infinity"),
