@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import ConfigError, nearest
-from common.filter_settings import NATURAL, FilterSettings, Kind
-from common.traits import ALGORITHMS, WEIGHTINGS, Algorithm, AlgorithmName, WeightingName
+from common.filter_settings import NATURAL, FilterSettings
+from common.traits import ALGORITHMS, WEIGHTINGS, Algorithm, AlgorithmName, FilterName, WeightingName
 
 Value = str | int | float | bool
 
@@ -115,7 +115,9 @@ class RunConfig(Checked):
     uplink: Literal["full", "kept-bins"] = Field(
         "full", description="kept-bins: nodes do not send the bins that filter=fft removes"
     )
-    filter: Kind = Field("fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none")
+    filter: FilterName = Field(
+        "fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none"
+    )
     filter_ratio: Decay = Field(0.05, description="share of the lowest frequencies that is removed")
     filter_kernel: Annotated[int, Field(ge=0, le=100_001)] = Field(
         0, description="lap-d: elements averaged, odd; 0 follows from the ratio"

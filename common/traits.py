@@ -1,7 +1,8 @@
-"""The algorithms and weightings that a run can name, and what the rest of a run must know of each.
+"""The algorithms, filters and weightings that a run can name, and what the rest of a run must know of each.
 
-This is the list that the configuration takes. What they compute stands under the same names in
-``client_app.algorithms`` and ``strategies.presets``. Without PyTorch, as the configuration is.
+These are the lists that the configuration takes. What they compute stands under the same names in
+``client_app.algorithms``, ``common.filters`` and ``strategies.presets``. Without PyTorch, as the
+configuration is.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,13 @@ class Algorithm:
     exact: bool = False  # node or server goes on computing with the very update that was sent
     own_step: bool = False  # it fixes the server's step itself
     subspace: bool = False  # updates and the server's slots travel as coordinates in a subspace
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Traits of a gradient filter."""
+
+    cuts_low: bool = False  # it leaves nothing, or little, in the low band
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,17 @@ ALGORITHMS: Mapping[str, "Callable[[RunConfig], Algorithm]"] = {
     "fedlc": lambda c: Algorithm(),
 }
 
+FILTERS: Mapping[str, Filter] = {
+    "fft": Filter(cuts_low=True),
+    "lap-d": Filter(cuts_low=True),
+    "gd": Filter(cuts_low=True),
+    "fft-high": Filter(),
+    "random": Filter(),
+    "l2-rescale": Filter(),
+    "row-mean": Filter(),
+    "none": Filter(),
+}
+
 WEIGHTINGS: Mapping[str, Weighting] = {
     "uniform": Weighting(),
     "examples": Weighting(),
@@ -65,7 +84,9 @@ WEIGHTINGS: Mapping[str, Weighting] = {
 # What the configuration takes. To a type checker, which does not run the tables, any text.
 if TYPE_CHECKING:
     AlgorithmName = str
+    FilterName = str
     WeightingName = str
 else:
     AlgorithmName = Literal[tuple(ALGORITHMS)]
+    FilterName = Literal[tuple(FILTERS)]
     WeightingName = Literal[tuple(WEIGHTINGS)]
