@@ -143,6 +143,39 @@ def test_a_silent_node_is_missing_when_the_deadline_is_over(federation: Federati
     assert run.end.status == "completed-degraded"
 
 
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([0, 180], "names row 180, but the data have 180 rows"),
+        ([-1, 3], "names row -1, but the data have 180 rows"),
+        ([], "it takes row numbers, at least one"),
+    ],
+)
+def test_a_node_with_rows_that_are_none_is_refused(
+    federation: Federation, rows: list[int], sentence: str
+) -> None:
+    nodes = [*federation.nodes(2), federation.node("site-3", rows)]
+    run = federation.run(nodes=nodes, rounds=1)
+    assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
+    assert sentence in str(run.records)
+
+
+def test_a_run_whose_nodes_are_all_gone_ends(federation: Federation) -> None:
+    def leave(reply: Message, _: int) -> Message:
+        grids[0].online.clear()
+        return reply
+
+    grids: list[LocalGrid] = []
+
+    def noted(grid: LocalGrid) -> Grid:
+        grids.append(grid)
+        return grid
+
+    run = federation.run(wrap=on_train("site-3", leave), wrap_grid=noted)  # type: ignore[arg-type]
+    assert isinstance(run.error, RunFailed)
+    assert str(run.error) == "all nodes are gone, and none came back within 0.3 s"
+
+
 def test_too_few_usable_replies_leave_the_model_and_end_the_run(federation: Federation) -> None:
     change, _ = BAD["nan"]
     run = federation.run(

@@ -83,7 +83,14 @@ MISTAKES = {
     ),
     "no server for a run": (["run", "--insecure", "--server", "127.0.0.1:1"], 5, "specfed server"),
     "no experiment": (["run", "nowhere.toml", "--insecure"], 2, "nowhere.toml"),
-    "no run": (["report", "nowhere"], 3, "nowhere"),
+    "two experiments": (["run", "a.toml", "b.toml", "--insecure"], 2, "one experiment file is enough"),
+    "one key for two sites": (
+        ["certs", "issue", "site-a", "site-b", "--public-key", "site-a.pub"],
+        2,
+        "--public-key takes one site; got site-a, site-b",
+    ),
+    "no folder to write to": (["compose", "--out", "nowhere/compose.yaml"], 2, "cannot be written"),
+    "no run": (["report", "nowhere"], 3, 'no run folder "nowhere" here or in runs'),
     "a key that an experiment sets": (
         ["lab", "reproduce", "contribution-correlation", "rounds=3"],
         2,
