@@ -35,6 +35,7 @@ class Filter:
 class Weighting:
     """Traits of a weighting."""
 
+    scores: bool = True  # nodes get scores, which the weights follow
     labels: bool = False  # nodes send how many training rows of each class they have
     proxy: bool = False  # the server learns the weights on data of its own
 
@@ -70,8 +71,8 @@ FILTERS: Mapping[str, Filter] = {
 }
 
 WEIGHTINGS: Mapping[str, Weighting] = {
-    "uniform": Weighting(),
-    "examples": Weighting(),
+    "uniform": Weighting(scores=False),
+    "examples": Weighting(scores=False),
     "spectralfed": Weighting(),
     "spectralfuse": Weighting(),
     "shapfed": Weighting(),
@@ -80,6 +81,12 @@ WEIGHTINGS: Mapping[str, Weighting] = {
     "fedawa": Weighting(),
     "fedlaw": Weighting(proxy=True),
 }
+
+
+def is_scored(weighting: object) -> bool:
+    """Whether a weighting, as a ledger names it, scores nodes. One that this version does not know does."""
+    return WEIGHTINGS.get(str(weighting), Weighting()).scores
+
 
 # What the configuration takes. To a type checker, which does not run the tables, any text.
 if TYPE_CHECKING:

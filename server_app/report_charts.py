@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+from common.traits import is_scored
 from server_app.contribution import Contribution
 from server_app.markup import Html, el
 from server_app.report_parts import capped, figure, in_digits, in_percent, section
 from server_app.run_view import RunView
 from server_app.svg import COLOURS, Chart, Series, Values, palette
-from strategies.weighting import BASE
 
 Labelled = frozenset[str]
 EXTREMES = 3  # so many of the highest and of the lowest clients are labelled if there are many
@@ -139,7 +139,7 @@ def _why_no_scores(run: RunView) -> str:
     weighting = run.header.config.get("weighting")
     if run.header.config.get("contribution") == "off":
         return "Contribution was off in this run, so there are no scores."
-    if weighting in BASE:
+    if not is_scored(weighting):
         return f"The weighting “{weighting}” computes no scores."
     return "No round came as far as scores."
 

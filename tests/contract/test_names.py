@@ -10,6 +10,7 @@ from client_app.algorithms import ALGORITHMS
 from common.config import RunConfig
 from common.filters import FILTERS
 from common.models import MODELS
+from common.traits import is_scored
 from strategies import presets
 from strategies.fedlaw import Proxy
 from strategies.presets import OPTIMIZERS, PRESETS, SERVER_RULES
@@ -75,6 +76,7 @@ def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -
     keys = {"weighting": weighting, "contribution": mode, **extra(weighting)}
     recipe = presets.build(RunConfig.model_validate(keys), QUADRATIC)
     assert callable(recipe.weigh) and callable(recipe.step)
+    assert (recipe.scorer is not None) == (is_scored(weighting) and mode != "off")
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,11 @@ def test_without_scores_the_table_shows_weights_alone() -> None:
     ]
 
 
-def test_scores_that_are_only_observed_are_said_so() -> None:
-    assert lines(header("a", contribution="observe", base_weighting="uniform"))[2] == (
-        "weights the same for all nodes; SpectralFuse only observed (the table shows weight/score)"
+@pytest.mark.parametrize("weighting", ["SpectralFuse", "ShapFed", "CGSV", "FedLAW"])
+def test_scores_that_are_only_observed_are_said_so(weighting: str) -> None:
+    keys = {"weighting": weighting.lower(), "contribution": "observe", "base_weighting": "uniform"}
+    assert lines(header("a", **keys))[2] == (
+        f"weights the same for all nodes; {weighting} only observed (the table shows weight/score)"
     )
 
 
