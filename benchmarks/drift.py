@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from benchmarks import measure
+from benchmarks.training import CLASSES, CPU, SHAPE, training_step
 from common import models
 from common.config import RunConfig
 from common.datasets import Examples
@@ -23,8 +24,7 @@ from server_app.probe import make_probe
 from strategies.flower import RoundResult, Verdict
 from strategies.round import Reply
 
-CLIENTS, ROWS, SHAPE, CLASSES = 10, 100, (3, 32, 32), 10
-CPU = torch.device("cpu")
+CLIENTS, ROWS = 10, 100
 
 
 def make_result(model: nn.Module) -> RoundResult:
@@ -43,20 +43,6 @@ def make_result(model: nn.Module) -> RoundResult:
     ]
     verdicts = tuple(Verdict(reply.client, "accepted", reply=reply) for reply in replies)
     return RoundResult(1, verdicts, 1.0, sent={reply.client: received for reply in replies})
-
-
-def make_step(model: nn.Module) -> partial[None]:
-    """One local step: forward, backward and SGD."""
-    random = torch.Generator().manual_seed(0)
-    x, y = torch.randn(50, *SHAPE, generator=random), torch.randint(CLASSES, (50,), generator=random)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return partial(step)
 
 
 def peak_mib(looking: Diagnostics, result: RoundResult) -> float:
@@ -81,7 +67,7 @@ def main(repeats: int) -> None:
     config = RunConfig(diagnostics="updates", filter="none")
     unfiltered, probed = diagnostics(config, shapes, None), diagnostics(config, shapes, probe)
     variants = {
-        "training step of one client": partial(measure.of_call, make_step(model)),
+        "training step of one client": partial(measure.of_call, training_step(model, 50)),
         "filtered updates": partial(measure.of_call, filtered.look, result, 0.1),
         "unfiltered updates, filter tried": partial(measure.of_call, unfiltered.look, result, 0.1),
         f"the same and {ROWS} probe rows": partial(measure.of_call, probed.look, result, 0.1),

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from benchmarks import measure
 from benchmarks.resnet18 import resnet18
+from benchmarks.training import CLASSES, SHAPE, gradients_of, training_step
 from common import models
 from common.filters import FilterSettings, build, low_bins
-from common.params import Params, trainable
+from common.params import Params
 
+BATCH = 50
 RATIO = 0.05
 KERNEL = 17
 SIGMA = 5.3
@@ -59,27 +61,17 @@ def naive_gd(x: Tensor) -> Tensor:
 
 NAIVE = {"fft": naive_fft, "lap-d": naive_lap_d, "gd": naive_gd}
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "resnet20": lambda: models.build("resnet20", (3, 32, 32), 10, seed=0),
-    "resnet18": lambda: resnet18(10),
+    "resnet20": lambda: models.build("resnet20", SHAPE, CLASSES, seed=0),
+    "resnet18": lambda: resnet18(CLASSES),
 }
 
 
 def of_model(name: str, repeats: int) -> dict[str, object]:
     """Measure all variants in turn; AssertionError if a filter and its naive form differ."""
-    random = torch.Generator().manual_seed(0)
-    x = torch.randn(50, 3, 32, 32, generator=random)
-    y = torch.randint(10, (50,), generator=random)
     model = MODELS[name]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss: Tensor = nn.functional.cross_entropy(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
+    step = training_step(model, BATCH)
     step()  # also warms up
-    g = {key: p.grad.clone() for key, p in trainable(model).items() if p.grad is not None}
+    g = gradients_of(model)
     work: dict[str, Callable[[], object]] = {"step": step}
     for kind in KINDS:
         filter_ = build(FilterSettings(kind, RATIO), model)

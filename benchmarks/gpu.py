@@ -18,11 +18,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import measure
 from benchmarks.filters import MODELS, NAIVE, RATIO, tensor_by_tensor
+from benchmarks.training import gradients_of, training_step
 from common.devices import resolve
 from common.errors import SpecfedError
 from common.filters import FftHighPass, FilterSettings, build, filtered_names
 from common.filters.filter import by_length
-from common.params import Params, trainable
+from common.params import Params
 
 Work = Callable[[], object]
 
@@ -112,20 +113,10 @@ def _wait(device: torch.device) -> None:
 
 def of_model(name: str, batch: int, device: torch.device, repeats: int, calls: int) -> dict[str, object]:
     """Measure all variants in turn on one model and batch size."""
-    random = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, 3, 32, 32, generator=random).to(device)
-    y = torch.randint(10, (batch,), generator=random).to(device)
     model = MODELS[name]().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss: Tensor = nn.functional.cross_entropy(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
+    step = training_step(model, batch, device)
     step()
-    g = {key: p.grad.clone() for key, p in trainable(model).items() if p.grad is not None}
+    g = gradients_of(model)
     work = variants_of(model, g, device)
     check(model, g, work)
     everything = {"step": step, **work}

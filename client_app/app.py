@@ -198,8 +198,9 @@ def _row_numbers(file: str, available: int) -> Rows:
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) == 0:
         found = f"{rows.dtype} of shape {rows.shape}"
         raise DataError(f"{file} holds {found}; it takes row numbers, at least one")
-    if rows.min() < 0 or rows.max() >= available:
-        raise DataError(f"{file} names row {int(rows.max())}, but the data have {available} rows")
+    wrong = rows[(rows < 0) | (rows >= available)]
+    if len(wrong):
+        raise DataError(f"{file} names row {wrong[0]}, but the data have {available} rows")
     numbers: Rows = rows.astype(np.int64)
     return numbers
 
@@ -228,7 +229,7 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
 def _policy(node: NodeConfig, run: RunConfig, examples: int) -> Policy:
     """The site's policy, which lets this run in. Raises PolicyError if it does not."""
     policy = read_policy(node.policy)
-    policy.check_run(run, run.exact, examples)
+    policy.check_run(run, run.traits.exact, examples)
     return policy
 
 

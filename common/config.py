@@ -2,7 +2,7 @@
 
 Keys are flat and written in kebab-case, as Flower users know them. The same keys stand with the same
 defaults in ``[tool.flwr.app.config]`` of pyproject.toml, because Flower refuses to override undeclared
-ones. Nothing below ``server_app`` and ``client_app`` sees this object: they hand on plain values.
+ones. What algorithms and weightings are said to be like stands in ``common.traits``.
 """
 
 import re
@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import ConfigError, nearest
-from common.filter_settings import NATURAL, FilterSettings, Kind
+from common.filter_settings import NATURAL, FilterSettings
+from common.traits import ALGORITHMS, WEIGHTINGS, Algorithm, AlgorithmName, FilterName, WeightingName
 
 Value = str | int | float | bool
 
@@ -27,13 +28,6 @@ FEWEST_PROBES = 4  # rows on which models' features can be compared
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
-
-# Algorithms whose server reads nodes' mean directions off their updates, which local momentum would inflate.
-_READS_STEPS = {"scaffold", "fedcm", "fedvssam", "ssf", "mofedsam", "fedgamma", "feddc"}
-# Algorithms that a node keeps a memory for, or sends more than an update for.
-_REMEMBERS = {"feddyn", "scaffold", "ssf", "fedgamma", "fedspeed", "fedsmoo", "feddc"}
-# Algorithms that fix the server's step themselves.
-_OWN_STEP = {"feddyn", "fedspeed", "fedsmoo", "feddc"}
 
 
 class Checked(BaseModel):
@@ -86,24 +80,7 @@ class RunConfig(Checked):
     model: str = Field("cnn5", description="mlp4, cnn5, resnet20, or module:function")
     head: str = Field("", description="name of the head's weight; empty finds it by its shape")
 
-    algorithm: Literal[
-        "fedavg",
-        "fedprox",
-        "feddyn",
-        "scaffold",
-        "fedcm",
-        "fedsam",
-        "fedfft",
-        "fedvssam",
-        "ssf",
-        "mofedsam",
-        "fedgamma",
-        "fedspeed",
-        "fedsmoo",
-        "fedlesam",
-        "feddc",
-        "fedlc",
-    ] = Field("fedavg", description="the nodes' local algorithm")
+    algorithm: AlgorithmName = Field("fedavg", description="the nodes' local algorithm")
     prox_mu: NotNegative = Field(0.01, description="FedProx's pull towards the global model")
     dyn_alpha: Positive = Field(0.1, description="FedDyn's and FedSMOO's pull; 0.01 to 0.1")
     scaffold_option: Literal["I", "II"] = Field(
@@ -138,7 +115,9 @@ class RunConfig(Checked):
     uplink: Literal["full", "kept-bins"] = Field(
         "full", description="kept-bins: nodes do not send the bins that filter=fft removes"
     )
-    filter: Kind = Field("fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none")
+    filter: FilterName = Field(
+        "fft", description="fft, lap-d, gd, fft-high, random, l2-rescale, row-mean or none"
+    )
     filter_ratio: Decay = Field(0.05, description="share of the lowest frequencies that is removed")
     filter_kernel: Annotated[int, Field(ge=0, le=100_001)] = Field(
         0, description="lap-d: elements averaged, odd; 0 follows from the ratio"
@@ -178,17 +157,7 @@ class RunConfig(Checked):
         0, description="CPU threads of a training process; 0 leaves it to PyTorch"
     )
 
-    weighting: Literal[
-        "uniform",
-        "examples",
-        "spectralfed",
-        "spectralfuse",
-        "shapfed",
-        "cgsv",
-        "feddisco",
-        "fedawa",
-        "fedlaw",
-    ] = Field("spectralfuse", description="how the nodes' updates are weighed")
+    weighting: WeightingName = Field("spectralfuse", description="how the nodes' updates are weighed")
     contribution: Literal["off", "observe", "weight"] = Field(
         "weight", description="off: no scores; observe: scores are only recorded; weight: they weigh"
     )
@@ -256,9 +225,14 @@ class RunConfig(Checked):
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
 
     @property
+    def traits(self) -> Algorithm:
+        """What the run must know of its algorithm."""
+        return ALGORITHMS[self.algorithm](self)
+
+    @property
     def wants_labels(self) -> bool:
         """Whether nodes send how many training rows of each class they have."""
-        return self.weighting == "feddisco" and self.contribution != "off"
+        return WEIGHTINGS[self.weighting].labels and self.contribution != "off"
 
     @property
     def filter_settings(self) -> FilterSettings:
@@ -289,12 +263,12 @@ class RunConfig(Checked):
             raise ValueError(f"micro-batches ({self.micro_batches}) exceed batch-size ({self.batch_size})")
         if self.min_replies > self.min_nodes:
             raise ValueError(f"min-replies ({self.min_replies}) exceeds min-nodes ({self.min_nodes})")
-        if self.momentum and self._rule in _READS_STEPS:
+        if self.momentum and self.traits.reads_steps:
             raise ValueError(
                 f"momentum ({self.momentum}) takes an algorithm that does not read steps off updates; "
                 f"got {self.algorithm}"
             )
-        if self._rule in _OWN_STEP and (self.server_optimizer, self.server_learning_rate) != ("sgd", 1.0):
+        if self.traits.own_step and (self.server_optimizer, self.server_learning_rate) != ("sgd", 1.0):
             raise ValueError(
                 f"{self.algorithm} takes server-optimizer=sgd and server-learning-rate=1; "
                 f"got {self.server_optimizer} and {self.server_learning_rate}"
@@ -303,7 +277,7 @@ class RunConfig(Checked):
             self._low_bins_stay()
         self._only_with("shapfed", "personalise", self.personalise, "off")
         self._only_with("cgsv", "reward-beta", self.reward_beta, 0)
-        if (self.weighting == "fedlaw") != bool(self.proxy_data):
+        if WEIGHTINGS[self.weighting].proxy != bool(self.proxy_data):
             raise ValueError(
                 f'weighting=fedlaw and proxy-data go together; got {self.weighting} and "{self.proxy_data}"'
             )
@@ -319,31 +293,13 @@ class RunConfig(Checked):
         return self
 
     @property
-    def exact(self) -> bool:
-        """Whether node or server goes on computing with the very update that was sent."""
-        return self._rule in _REMEMBERS
-
-    @property
     def sites(self) -> tuple[str, ...]:
         """The filter sites, one by one."""
         return tuple(self.filter_sites.split(","))
 
-    @property
-    def traffic(self) -> str:
-        """How updates travel (``common.traffic``)."""
-        return "subspace" if self.algorithm == "ssf" else self.uplink
-
-    @property
-    def _rule(self) -> str:
-        """The algorithm whose step this one takes: its own, but two can borrow another's."""
-        borrowed: dict[str, str] = {"fedlesam": self.lesam_rule}
-        if self.vssam_direction == "control":
-            borrowed["fedvssam"] = "scaffold"
-        return borrowed.get(self.algorithm, self.algorithm)
-
     def _low_bins_stay(self) -> None:
         """Refuse settings with which an update may have low bins."""
-        got = (self.filter, "gradient" in self.sites, self.weight_decay == 0, self.algorithm != "ssf")
+        got = (self.filter, "gradient" in self.sites, self.weight_decay == 0, not self.traits.subspace)
         if self.filter_keep_dc or self.filter_order != NATURAL:
             raise ValueError(
                 "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got "

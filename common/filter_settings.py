@@ -5,12 +5,9 @@ Without PyTorch, because a configuration is read in processes that never need it
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from common.errors import ConfigError, nearest
-
-Kind = Literal["fft", "lap-d", "gd", "fft-high", "random", "l2-rescale", "row-mean", "none"]
-KINDS: tuple[str, ...] = get_args(Kind)
+from common.traits import FILTERS
 
 NATURAL = "0123"
 RANDOM = "random"
@@ -31,9 +28,9 @@ class FilterSettings:
     seed: int = 0  # of random bins and of a random order
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            hint = nearest(self.kind, KINDS)
-            raise ConfigError(f'unknown filter "{self.kind}"; takes {", ".join(KINDS)}. {hint}'.rstrip())
+        if self.kind not in FILTERS:
+            hint = nearest(self.kind, FILTERS)
+            raise ConfigError(f'unknown filter "{self.kind}"; takes {", ".join(FILTERS)}. {hint}'.rstrip())
         if not 0.0 <= self.ratio < 1.0:
             raise ConfigError(f"a filter's ratio is a share of the bins, 0 <= ratio < 1; got {self.ratio}")
         if self.kernel != 0 and (self.kernel < 3 or self.kernel % 2 == 0):

@@ -78,7 +78,8 @@ _TRAFFIC: dict[str, Callable[[RunConfig, Shapes, set[str], int], Traffic]] = {
 
 def traffic(config: RunConfig, shapes: Shapes, filtered: set[str], round_: int) -> Traffic:
     """The traffic of a round, for parameters of these shapes of which ``filtered`` meet the run's filter."""
-    return _TRAFFIC[config.traffic](config, shapes, filtered, round_)
+    way = "subspace" if config.traits.subspace else config.uplink
+    return _TRAFFIC[way](config, shapes, filtered, round_)
 
 
 def _through(using: Codec | None, arrays: Arrays, way: Callable[[Codec, Params], Params]) -> Arrays:

@@ -11,6 +11,7 @@ from common.config import RunConfig
 from common.filters import FftHighPass
 from common.ledger import DriftRecord, LayerDrift
 from common.params import Arrays
+from common.traits import FILTERS
 from server_app.probe import Probe
 from strategies.drift import comparison
 from strategies.drift.bands import Bands
@@ -18,8 +19,6 @@ from strategies.drift.comparison import Source, compare, gradients_of
 from strategies.flower import RoundResult
 from strategies.reward import trained
 from strategies.round import Vector
-
-LOW_CUT = {"fft", "lap-d", "gd"}  # filters that leave nothing, or little, in the low band
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Diagnostics:
 def diagnostics(config: RunConfig, filtered: Collection[str], probe: Probe | None) -> Diagnostics:
     """The diagnostics of a run whose ``diagnostics`` are not off and whose filter meets these parameters."""
     source: Source = "gradients" if config.diagnostics == "gradients" else "updates"
-    low_cut = config.filter in LOW_CUT and not {"gradient", "sent"}.isdisjoint(config.sites)
+    low_cut = FILTERS[config.filter].cuts_low and not {"gradient", "sent"}.isdisjoint(config.sites)
     passed = bool(filtered) and low_cut
     return Diagnostics(source, passed, FftHighPass(config.filter_ratio), config.filter_min_ndim, probe)
 

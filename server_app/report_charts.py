@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
+from common.traits import is_scored
 from server_app.contribution import Contribution
 from server_app.markup import Html, el
-from server_app.report_parts import capped, figure, in_digits, in_percent, section
+from server_app.report_parts import capped, extremes, figure, in_digits, in_percent, label_note, section
 from server_app.run_view import RunView
-from server_app.svg import COLOURS, Chart, Series, Values, palette
+from server_app.svg import Chart, Series, Values, palette
 
 Labelled = frozenset[str]
-EXTREMES = 3  # so many of the highest and of the lowest clients are labelled if there are many
 
 
 def progress(run: RunView) -> Html:
@@ -138,7 +138,7 @@ def _why_no_scores(run: RunView) -> str:
     weighting = run.header.config.get("weighting")
     if run.header.config.get("contribution") == "off":
         return "Contribution was off in this run, so there are no scores."
-    if weighting in ("uniform", "examples"):
+    if not is_scored(weighting):
         return f"The weighting “{weighting}” computes no scores."
     return "No round came as far as scores."
 
@@ -179,9 +179,8 @@ def _styles(rows: list[Contribution]) -> tuple[dict[str, str], Labelled]:
     the contribution table take the first colours and have the labels.
     """
     ranked = [row.client for row in rows if row.score is not None or row.final_weight is not None]
-    few = len(ranked) <= COLOURS
-    named = ranked if few else ranked[:EXTREMES] + ranked[-EXTREMES:]
-    others = [] if few else ranked[EXTREMES:-EXTREMES]
+    named = extremes(ranked)
+    others = [name for name in ranked if name not in named]
     return {name: palette(index) for index, name in enumerate([*named, *others])}, frozenset(named)
 
 
@@ -199,12 +198,7 @@ def _series(
 
 
 def _few_labelled(styles: Mapping[str, str], labelled: Labelled) -> str:
-    if len(styles) == len(labelled):
-        return ""
-    return (
-        f"Labelled are the {EXTREMES} highest and {EXTREMES} lowest of {len(styles)} clients; "
-        "the table below has them all."
-    )
+    return label_note(len(labelled), len(styles), "clients; the table below has them all")
 
 
 def _by_client(run: RunView, field: str) -> dict[str, Values]:

@@ -13,17 +13,18 @@ from server_app.report_parts import (
     cell,
     column,
     cut_off,
+    extremes,
     figure,
     in_digits,
     in_percent,
+    label_note,
     row_name,
     section,
     table,
 )
 from server_app.run_view import RunView
-from server_app.svg import COLOURS, Chart, Series, Values, palette
+from server_app.svg import Chart, Series, Values, palette
 
-EXTREMES = 3  # so many tensors with the highest and the lowest divergence are labelled if there are many
 SOURCES = {
     "updates": "the nodes’ updates, divided by their steps and learning rate",
     "gradients": "the nodes’ full local gradients at the model they received",
@@ -152,8 +153,12 @@ def _layers(run: RunView) -> Html:
     styles = _styles(last)
     charts = el(
         "div",
-        _layer_chart(run, styles, "drift-relative", "Relative divergence", lambda layer: layer.relative),
-        _layer_chart(run, styles, "drift-cosine", "Mean cosine between clients", lambda layer: layer.cosine),
+        _layer_chart(
+            run, styles, "drift-relative", "Relative divergence", "divergence", lambda layer: layer.relative
+        ),
+        _layer_chart(
+            run, styles, "drift-cosine", "Mean cosine between clients", "cosine", lambda layer: layer.cosine
+        ),
         class_="pair",
     )
     return join(charts, _layer_table(last))
@@ -166,15 +171,13 @@ def _styles(record: DriftRecord) -> dict[str, tuple[str, bool]]:
         key=lambda layer: -(layer.relative or 0),
     )
     names = [layer.name for layer in ranked]
-    few = len(names) <= COLOURS
-    labelled = names if few else names[:EXTREMES] + names[-EXTREMES:]
-    colour = {name: palette(index) for index, name in enumerate(labelled)}
+    colour = {name: palette(index) for index, name in enumerate(extremes(names))}
     faint = {name: ("s6 faint", False) for name in names if name not in colour}
     return faint | {name: (style, True) for name, style in colour.items()}
 
 
 def _layer_chart(
-    run: RunView, styles: dict[str, tuple[str, bool]], id_: str, title: str, number: LayerNumber
+    run: RunView, styles: dict[str, tuple[str, bool]], id_: str, title: str, y_label: str, number: LayerNumber
 ) -> Html:
     rounds = {record.round: {layer.name: number(layer) for layer in record.layers} for record in run.drift}
     values = {name: tuple(rounds.get(n, {}).get(name) for n in run.numbers) for name in styles}
@@ -193,14 +196,11 @@ def _layer_chart(
         x=run.numbers,
         series=series,
         x_label="round",
-        y_label=title.split()[-1] if id_ == "drift-relative" else "cosine",
+        y_label=y_label,
         include=(0.0,),
     )
-    few = len(styles) <= COLOURS
-    note = (
-        "" if few else f"Labelled are the {EXTREMES} highest and {EXTREMES} lowest of {len(styles)} tensors."
-    )
-    return figure(chart, note)
+    labelled = sum(label for _, label in styles.values())
+    return figure(chart, label_note(labelled, len(styles), "tensors"))
 
 
 def _layer_table(record: DriftRecord) -> Html:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from server_app.markup import NO_BREAK_SPACE, Html, el, shorten
-from server_app.svg import LONGEST_LABEL, Chart, line_chart
+from server_app.svg import COLOURS, LONGEST_LABEL, Chart, line_chart
 
 NONE = "–"
 MOST_ROWS = 30  # of a list of problems or flags
 MOST_TEXT = 300  # characters of a text that came from outside
+EXTREMES = 3  # so many of the highest and of the lowest lines are labelled if a chart has many
 
 
 def duration(seconds: float) -> str:
@@ -35,6 +36,18 @@ def capped(items: Sequence[str], most: int) -> str:
     """The items with commas between; of too many the first ones, "and 37 more"."""
     shown = ", ".join(items[:most])
     return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
+
+
+def extremes(ranked: Sequence[str]) -> list[str]:
+    """The lines of a chart that get a label: all if there is a colour for each, else those at both ends."""
+    return [*ranked] if len(ranked) <= COLOURS else [*ranked[:EXTREMES], *ranked[-EXTREMES:]]
+
+
+def label_note(labelled: int, lines: int, what: str) -> str:
+    """Which of so many lines have a label, in a sentence that ends with ``what``; empty if all have."""
+    if labelled == lines:
+        return ""
+    return f"Labelled are the {EXTREMES} highest and {EXTREMES} lowest of {lines} {what}."
 
 
 def in_digits(value: float | None) -> str:

@@ -74,18 +74,28 @@ def certificate_problem(address: Address, ca: Path | None) -> str:
 
 def certificate_at(address: Address) -> x509.Certificate | None:
     """The certificate that a server shows, unchecked; None if it shows none."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with (
-            socket.create_connection((address.host, address.port), DIAL_SECONDS) as raw,
-            context.wrap_socket(raw, server_hostname=address.host) as wrapped,
-        ):
-            shown = wrapped.getpeercert(binary_form=True)
+        shown = handshake(address, unchecked())
     except OSError:
         return None
     return x509.load_der_x509_certificate(shown) if shown else None
+
+
+def unchecked() -> ssl.SSLContext:
+    """For a look at a server whose certificate may be one that nobody trusts."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def handshake(address: Address, context: ssl.SSLContext) -> bytes | None:
+    """The certificate that ``address`` shows, in DER. Raises OSError if no TLS connection comes about."""
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with (
+        socket.create_connection((address.host, address.port), DIAL_SECONDS) as raw,
+        context.wrap_socket(raw, server_hostname=address.host) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=True)
 
 
 def accepts(address: Address, timeout: float) -> bool:

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from common.config import Value
 from common.ledger import LOG_MARK, ClientRecord, End, Header, Joined, NodeCard, Record, RoundRecord, parse
+from common.traits import is_scored
 from server_app.contribution import Contribution, contribution_table
 
 POLL_SECONDS = 0.2
@@ -143,11 +144,7 @@ class _Table:
 
 
 def _scores(config: Mapping[str, Value]) -> bool:
-    return config.get("contribution") != "off" and _is_scored(config)
-
-
-def _is_scored(config: Mapping[str, Value]) -> bool:
-    return str(config.get("weighting")).startswith("spectral")
+    return config.get("contribution") != "off" and is_scored(config.get("weighting"))
 
 
 def _opening(header: Header) -> Iterator[str]:
@@ -182,7 +179,7 @@ def _filter(config: Mapping[str, Value], filtered: int, tensors: int) -> str:
 def _weighting(config: Mapping[str, Value]) -> str:
     name = str(config.get("weighting"))
     words = _WEIGHTINGS.get(name, name)
-    if config.get("contribution") == "weight" or not _is_scored(config):
+    if config.get("contribution") == "weight" or not is_scored(name):
         return words
     base = str(config.get("base-weighting"))
     mode = "only observed" if config.get("contribution") == "observe" else "off"

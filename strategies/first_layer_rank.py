@@ -44,12 +44,11 @@ from common.config import RunConfig
 from common.ledger import Flag
 from common.models import Head
 from common.params import Arrays
+from common.traits import is_scored
 from strategies.round import Reply, Round
-from strategies.weighting import BASE
 
 RELATIVE = 1e-3  # a singular value below this part of the largest one counts as rounding
 WIDEST = 2048  # of the weight's shorter side: a wider one would cost more than the rest of the round
-IN_SPAN = ("fedavg", "fedprox")  # local rules whose steps combine nothing but the node's own inputs
 
 
 def numeric_rank(matrix: NDArray[np.generic]) -> int:
@@ -93,12 +92,12 @@ def first_layer_rank(config: RunConfig, model: Arrays, head: Head) -> RankTest:
     """The test for a run of this configuration on a model with these parameters, in the model's order."""
     layer = next((name for name, w in model.items() if w.ndim >= 2), head.weight)
     reasons: dict[str, bool] = {
-        "this run scores nobody": config.contribution == "off" or config.weighting in BASE,
+        "this run scores nobody": config.contribution == "off" or not is_scored(config.weighting),
         "the model has no layer before its head": layer == head.weight,
         f'the first weight, "{layer}", is not that of a dense layer': model[layer].ndim != 2,
         f'the first weight, "{layer}", is wider than {WIDEST}': min(model[layer].shape[:2]) > WIDEST,
         "weight decay adds a multiple of the whole weight to every update": config.weight_decay > 0,
-        f"{config.algorithm} adds more than a node's own gradients": config.algorithm not in IN_SPAN,
+        f"{config.algorithm} adds more than a node's own gradients": not config.traits.in_span,
         "the rounding of mixed precision hides a rank": config.amp != "off",
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")

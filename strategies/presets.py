@@ -82,7 +82,7 @@ PRESETS: dict[str, Callable[[RunConfig, Proxy | None], Recipe]] = {
     ),
     "cgsv": lambda config, _: Recipe(proportional, {"cosine": cosine}, Reputation(), rescale=equal_norms),
     "feddisco": lambda config, _: Recipe(
-        proportional_or_examples, {"discrepancy": discrepancy("kl")}, Discounted(), needs_labels=True
+        proportional_or_examples, {"discrepancy": discrepancy("kl")}, Discounted()
     ),
     "fedawa": lambda config, _: Recipe(proportional, {}, FedAwa()),
     "fedlaw": _fedlaw,
@@ -136,14 +136,13 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
         rule=SERVER_RULES[config.algorithm](config),
         step=OPTIMIZERS[config.server_optimizer](config),
         send=_broadcast(config),
+        needs_labels=config.wants_labels,
     )
     observed = replace(full, weigh=BASE[config.base_weighting], rescale=clip, sized=False)
     modes: dict[str, Callable[[], Recipe]] = {
         "weight": lambda: full,
         "observe": lambda: full if full.scorer is None else observed,
-        "off": lambda: (
-            full if full.scorer is None else replace(observed, signals={}, scorer=None, needs_labels=False)
-        ),
+        "off": lambda: full if full.scorer is None else replace(observed, signals={}, scorer=None),
     }
     return modes[config.contribution]()
 

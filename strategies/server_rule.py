@@ -29,13 +29,15 @@ GlobalState = Mapping[str, Update]  # slot -> parameter -> float64
 class ServerRule:
     """Nothing beside the model (FedAvg, FedProx, FedSAM, ...), and the interface of every other half."""
 
+    means: ClassVar[tuple[str, ...]] = ()  # slots of the state that nodes receive as the mean over all nodes
     reports: ClassVar[tuple[str, ...]] = ()  # slots that a reply must hold
     needs_steps: ClassVar[bool] = False  # whether a reply must say how many steps it took
     needs_memory: ClassVar[bool] = False  # whether a node that lost its memory breaks the state
 
     def broadcast(self, state: GlobalState, population: int) -> GlobalState:
         """What goes to the nodes beside the model, by slot; a slot that is not set yet is left out."""
-        return {}
+        there = [slot for slot in self.means if slot in state]
+        return {slot: {name: x / population for name, x in state[slot].items()} for slot in there}
 
     def step(
         self, state: GlobalState, round_: Round, update: Update, weights: Vector, population: int
@@ -55,12 +57,9 @@ class Control(ServerRule):
     ``c`` is the one that the nodes received, rounded as they received it.
     """
 
+    means: ClassVar[tuple[str, ...]] = (CONTROL,)
     needs_steps: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
-
-    def broadcast(self, state: GlobalState, population: int) -> GlobalState:
-        """The mean over all nodes."""
-        return _mean(state, CONTROL, population)
 
     def step(
         self, state: GlobalState, round_: Round, update: Update, weights: Vector, population: int
@@ -81,12 +80,9 @@ class Control(ServerRule):
 class ReportedControl(ServerRule):
     """SCAFFOLD's c, option I: nodes send how much their ``c_i`` changed."""
 
+    means: ClassVar[tuple[str, ...]] = (CONTROL,)
     reports: ClassVar[tuple[str, ...]] = (CONTROL_CHANGE,)
     needs_memory: ClassVar[bool] = True
-
-    def broadcast(self, state: GlobalState, population: int) -> GlobalState:
-        """The mean over all nodes."""
-        return _mean(state, CONTROL, population)
 
     def step(
         self, state: GlobalState, round_: Round, update: Update, weights: Vector, population: int
@@ -243,10 +239,6 @@ class Together(ServerRule):
 
 
 _DUAL, _DRIFT = "dual", "drift"  # sums that stay on the server
-
-
-def _mean(state: GlobalState, slot: str, population: int) -> GlobalState:
-    return {slot: {name: x / population for name, x in state[slot].items()}} if slot in state else {}
 
 
 def _paces(round_: Round) -> list[float]:

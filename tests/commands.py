@@ -1,4 +1,4 @@
-"""``specfed`` as a person starts it: commands in the background, with what they print."""
+"""``specfed`` as a person starts it: commands in the background with what they print, or in this process."""
 
 import os
 import signal
@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+
+import pytest
+
+from specfed import cli
 
 
 class Command:
@@ -66,3 +70,21 @@ def commands(folder: Path) -> Iterator[Callable[..., Command]]:
         for one in reversed(started):  # nodes before their server
             if one.popen.poll() is None:
                 one.end(signal.SIGTERM)
+
+
+@contextmanager
+def in_this_process(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """A way to run commands in ``folder`` to their exit code, in this process, which has loaded PyTorch once."""
+    patch.chdir(folder)
+    patch.setattr(sys, "path", list(sys.path))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command(*words: str) -> int:
+        patch.setattr(sys, "argv", ["specfed", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert isinstance(left.value.code, int)
+        return left.value.code
+
+    yield command
+    signal.signal(signal.SIGTERM, before)

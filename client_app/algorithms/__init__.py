@@ -1,4 +1,6 @@
-"""The local algorithms by name. One paper, one file; a new one is a file and a line here.
+"""The local algorithms by name. One paper, one file.
+
+A new one is a file, and a line here, in ``common.traits`` and in ``strategies.presets``.
 
 ==========  =============================================================================================
 fedavg      plain local SGD                                      fedprox    + a pull to the global model
@@ -54,12 +56,6 @@ def _participants(config: RunConfig) -> bool:
 
 _SCAFFOLD: dict[str, LocalRule] = {"I": ScaffoldFullGradient(), "II": Scaffold()}
 
-_LESAM: dict[str, Callable[[RunConfig], LocalRule]] = {
-    "fedavg": lambda c: LocalRule(),
-    "scaffold": lambda c: Scaffold(),
-    "feddyn": lambda c: FedDyn(c.dyn_alpha),
-}
-
 ALGORITHMS: dict[str, Callable[[RunConfig, Tools], Algorithm]] = {
     "fedavg": lambda c, t: Algorithm(),
     "fedprox": lambda c, t: Algorithm(FedProx(c.prox_mu)),
@@ -76,7 +72,7 @@ ALGORITHMS: dict[str, Callable[[RunConfig, Tools], Algorithm]] = {
         c.sam_rho, c.speed_mu, c.speed_share, c.speed_normalise, _participants(c)
     ),
     "fedsmoo": lambda c, t: fedsmoo(c.sam_rho, c.dyn_alpha),
-    "fedlesam": lambda c, t: Algorithm(_LESAM[c.lesam_rule](c), BackAlongTheWay(c.sam_rho)),
+    "fedlesam": lambda c, t: replace(ALGORITHMS[c.lesam_rule](c, t), ascent=BackAlongTheWay(c.sam_rho)),
     "feddc": lambda c, t: Algorithm(FedDC(c.dc_alpha, _participants(c))),
     "fedlc": lambda c, t: Algorithm(loss=CalibratedLoss(c.lc_tau, c.lc_paper_loss)),
 }

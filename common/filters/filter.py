@@ -27,8 +27,10 @@ class Filter(Protocol):
     def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
         """Filter signals (length,) of one dtype and device, each of which this filter changes.
 
-        Results may lie in one piece of memory, but in different places of it.
+        Results may lie in one piece of memory, but in different places of it. Unless a filter knows a
+        faster way, ``by_length``.
         """
+        return by_length(self, signals)
 
 
 def by_length(filter_: Filter, signals: Sequence[Tensor]) -> list[Tensor]:
@@ -55,7 +57,7 @@ def _stacks(lengths: tuple[int, ...], device: str) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Filter):
     """Leaves every signal alone."""
 
     def changes(self, length: int) -> bool:
@@ -72,7 +74,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class KeepMean:
+class KeepMean(Filter):
     """``inner``, and then each signal gets its old mean back."""
 
     inner: Filter
@@ -95,7 +97,7 @@ def _with_mean_of(rows: Tensor, out: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RowMean:
+class RowMean(Filter):
     """Removes the mean of every ``width`` elements in a row: a control without any frequencies.
 
     A weight's row is what one output unit reads. Rows of one element are left alone.
@@ -111,7 +113,3 @@ class RowMean:
         """Filter the last axis of ``rows``, a multiple of ``width``."""
         split = rows.reshape(*rows.shape[:-1], -1, self.width)
         return (split - split.mean(-1, keepdim=True)).reshape(rows.shape)
-
-    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
-        """Filter several signals."""
-        return by_length(self, signals)

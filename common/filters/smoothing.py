@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from common.filters.filter import Filter
 from common.filters.spectral import low_bins
 from common.filters.toeplitz import less_average
 
@@ -29,7 +30,7 @@ def gaussian_sigma(ratio: float) -> float:
 
 
 @dataclass(frozen=True)
-class LapD:
+class LapD(Filter):
     """Subtract the mean of the ``kernel`` elements around each element (LAP-D).
 
     At the ends only the elements that exist are averaged, so that a constant comes out as zero
@@ -62,7 +63,7 @@ class LapD:
 
 
 @dataclass(frozen=True)
-class Gd:
+class Gd(Filter):
     """Subtract the Gaussian-weighted mean of the elements around each element (GD).
 
     The Gaussian of standard deviation ``sigma`` ends at three of them, rounded up. At the ends the

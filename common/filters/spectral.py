@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.filters.decimation import parts_of, without_low_band
 from common.filters.draws import drawn
-from common.filters.filter import by_length
+from common.filters.filter import Filter, by_length
 from common.filters.shared import Band, without_low_bands
 
 
@@ -20,18 +20,15 @@ def low_bins(ratio: float, length: int) -> int:
     """``floor(ratio * bins)``, the number of low bins of a real signal of ``length`` elements.
 
     Exact: a binary 0.29 times 100 bins would give 28. At ratio 0.05 the first length that has a low
-    bin is 38, because it is the first with 20 bins.
+    bin is 38, because it is the first with 20 bins. Raises ValueError for a ratio that is no share below 1.
     """
+    if not 0.0 <= ratio < 1.0:
+        raise ValueError(f"ratio is a share of the frequency bins, 0 <= ratio < 1; got {ratio}")
     return math.floor(Fraction(str(ratio)) * (length // 2 + 1))
 
 
-def _check(ratio: float) -> None:
-    if not 0.0 <= ratio < 1.0:
-        raise ValueError(f"ratio is a share of the frequency bins, 0 <= ratio < 1; got {ratio}")
-
-
 @dataclass(frozen=True)
-class FftHighPass:
+class FftHighPass(Filter):
     """Zero the lowest ``floor(ratio * bins)`` of the ``length // 2 + 1`` frequency bins.
 
     An orthogonal projection: linear, symmetric, idempotent, never lengthens a signal. It removes the
@@ -41,9 +38,6 @@ class FftHighPass:
 
     ratio: float
     keep_dc: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self.ratio)
 
     def changes(self, length: int) -> bool:
         """True if at least one bin is removed."""
@@ -69,16 +63,13 @@ class FftHighPass:
 
 
 @dataclass(frozen=True)
-class FftLowPass:
+class FftLowPass(Filter):
     """Zero the highest ``floor(ratio * bins)`` bins, Nyquist's among them: a control.
 
     As many bins as ``FftHighPass`` of the same ratio takes. The mean always stays.
     """
 
     ratio: float
-
-    def __post_init__(self) -> None:
-        _check(self.ratio)
 
     def changes(self, length: int) -> bool:
         """True if at least one bin is removed."""
@@ -90,13 +81,9 @@ class FftLowPass:
         bins = length // 2 + 1
         return _without(rows, slice(bins - low_bins(self.ratio, length), bins))
 
-    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
-        """Filter several signals."""
-        return by_length(self, signals)
-
 
 @dataclass(frozen=True)
-class RandomBins:
+class RandomBins(Filter):
     """Zero ``floor(ratio * bins)`` bins that ``(seed, name)`` draws without replacement: a control.
 
     One draw for a tensor's whole life, the same in every process, so that it is a fixed projection as
@@ -107,9 +94,6 @@ class RandomBins:
     seed: int
     name: str
     keep_dc: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self.ratio)
 
     def changes(self, length: int) -> bool:
         """True if at least one bin is removed."""
@@ -123,13 +107,9 @@ class RandomBins:
         gone = first + drawn(self.seed, "filter-bins", self.name, bins)[:count]
         return _without(rows, gone.to(rows.device))
 
-    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
-        """Filter several signals."""
-        return by_length(self, signals)
-
 
 @dataclass(frozen=True)
-class L2Rescale:
+class L2Rescale(Filter):
     """Shrink a signal to the length that ``FftHighPass`` leaves it, in its own direction: a control.
 
     It tells a smaller step from a turned one. The removed energy comes from the low bins by Parseval's
@@ -138,9 +118,6 @@ class L2Rescale:
 
     ratio: float
     keep_dc: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self.ratio)
 
     def changes(self, length: int) -> bool:
         """True if ``FftHighPass`` removes at least one bin."""
@@ -155,10 +132,6 @@ class L2Rescale:
         energy = rows.square().sum(-1, keepdim=True)
         kept = torch.where(energy > 0, 1 - removed / energy, 0).clamp(min=0)
         return rows * kept.sqrt()
-
-    def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
-        """Filter several signals."""
-        return by_length(self, signals)
 
 
 def _without(rows: Tensor, bins: slice | Tensor) -> Tensor:

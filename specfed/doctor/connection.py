@@ -11,7 +11,7 @@ from cryptography import x509
 from common.errors import UnreachableError
 from specfed.addresses import Address
 from specfed.certs import checking, making, reading
-from specfed.dial import DIAL_SECONDS, certificate_at
+from specfed.dial import DIAL_SECONDS, certificate_at, handshake
 from specfed.doctor.clock import SET
 from specfed.doctor.finding import Finding, ok, problem, warning, within
 from specfed.launcher import probe
@@ -119,14 +119,9 @@ def renew_for(certificate: x509.Certificate, host: str) -> str:
 
 def refusal(address: Address, ca: Path) -> str:
     """Why a TLS client that trusts ``ca`` refuses what ``address`` shows; empty if it does not."""
-    context = ssl.create_default_context(cafile=str(ca))
-    context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with (
-            socket.create_connection((address.host, address.port), DIAL_SECONDS) as raw,
-            context.wrap_socket(raw, server_hostname=address.host),
-        ):
-            return ""
+        handshake(address, ssl.create_default_context(cafile=str(ca)))
+        return ""
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
     except OSError as error:

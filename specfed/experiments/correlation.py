@@ -21,9 +21,9 @@ from specfed.experiments.plan import (
     Plan,
     Say,
     dealt,
+    markdown_table,
     mean_of,
     number,
-    row,
     run_and_test,
     save,
     shown,
@@ -115,15 +115,15 @@ def as_markdown(result: Result) -> str:
     """The result's table, and under it the settings and limits."""
     seeds = [trial.seed for trial in result.trials]
     head = ["weighting", *(f"r, seed {seed}" for seed in seeds), "r, mean", "accuracy, mean", "by seed"]
-    lines = [row(head), row(["---"] * len(head))]
+    rows = []
     for weighting in WEIGHTINGS:
         r = correlations(result.trials, weighting)
         accuracies = [trial.accuracy[weighting] for trial in result.trials]
         each = ", ".join(number(a, 3) for a in accuracies)
-        lines.append(
-            row([weighting, *(number(v, 2) for v in (*r, mean_of(r))), number(mean_of(accuracies), 3), each])
+        rows.append(
+            [weighting, *(number(v, 2) for v in (*r, mean_of(r))), number(mean_of(accuracies), 3), each]
         )
-    return "\n".join([*lines, "", *_nodes_table(result), "", small_print(result), ""])
+    return "\n".join([*markdown_table(head, rows), "", *_nodes_table(result), "", small_print(result), ""])
 
 
 def small_print(result: Result) -> str:
@@ -176,11 +176,9 @@ def _config(plan: Plan, seed: int, weighting: str, nodes: int, name: str = "") -
 def _nodes_table(result: Result) -> list[str]:
     """For each seed and node its rows, its own accuracy and its mean weights."""
     head = ["seed", "node", "rows", "alone", *WEIGHTINGS]
-    lines = [row(head), row(["---"] * len(head))]
+    rows = []
     for trial in result.trials:
-        for i, rows in enumerate(trial.examples):
+        for i, count in enumerate(trial.examples):
             weights = [number(trial.weights[weighting][i], 3) for weighting in WEIGHTINGS]
-            lines.append(
-                row([str(trial.seed), f"site-{i + 1}", f"{rows:,}", number(trial.alone[i], 3), *weights])
-            )
-    return lines
+            rows.append([str(trial.seed), f"site-{i + 1}", f"{count:,}", number(trial.alone[i], 3), *weights])
+    return markdown_table(head, rows)

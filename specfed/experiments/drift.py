@@ -20,7 +20,7 @@ from common.datasets import load
 from common.errors import RunFailed
 from common.ledger import RoundRecord
 from specfed import cluster, lab
-from specfed.experiments.plan import Plan, Say, dealt, mean_of, number, row, save, shown, some_rows
+from specfed.experiments.plan import Plan, Say, dealt, markdown_table, mean_of, number, save, shown, some_rows
 
 LAST = 5  # rounds that are averaged
 USUAL: Mapping[str, Value] = {
@@ -124,14 +124,14 @@ def as_json(result: Result) -> dict[str, object]:
 def as_markdown(result: Result) -> str:
     """The result's table, and under it which runs failed and why, the settings and limits."""
     head = ["filter", f"accuracy, last {LAST} rounds", "by seed", "all rounds", "paired gain, points"]
-    lines = [row(head), row(["---"] * len(head))]
+    rows = []
     for name in result.filters:
         runs = [trial.runs[name] for trial in result.trials]
         each = ", ".join("failed" if run.failed else number(run.last, 3) for run in runs)
         gain = ", ".join("-" if g is None else f"{g:+.1f}" for g in gains(result, name))
         last, every = mean_of(run.last for run in runs), mean_of(run.every for run in runs)
         base = name == result.filters[0]
-        lines.append(row([name, number(last, 3), each, number(every, 3), "" if base else gain]))
+        rows.append([name, number(last, 3), each, number(every, 3), "" if base else gain])
     failed = [
         f"- seed {trial.seed}, {name}, after {len(run.accuracy)} of {result.plan.rounds} rounds: {run.failed}"
         for trial in result.trials
@@ -139,7 +139,7 @@ def as_markdown(result: Result) -> str:
         if run.failed
     ]
     why = ["Failed runs, which no mean and no gain counts:", "", *failed, ""] if failed else []
-    return "\n".join([*lines, "", *why, small_print(result), ""])
+    return "\n".join([*markdown_table(head, rows), "", *why, small_print(result), ""])
 
 
 def small_print(result: Result) -> str:

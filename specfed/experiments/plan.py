@@ -110,9 +110,9 @@ def shown(config: RunConfig, plan: Plan) -> dict[str, Value]:
     return {key: every[key] for key in (*always, *(k for k in plan.settings if k not in always))}
 
 
-def row(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def number(value: float | None, digits: int) -> str:

@@ -96,9 +96,7 @@ def wait_ready(server: Server, tls: ServerTls | None = None) -> None:
 def _healthy(control: Address, tls: ServerTls | None) -> bool:
     if tls is None:
         return dial.answers(control, None)
-    unchecked = ssl.create_default_context()
-    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-    if not dial.answers(control, unchecked):
+    if not dial.answers(control, dial.unchecked()):
         return False
     if not dial.answers(control, ssl.create_default_context(cafile=str(tls.ca))):
         # The server's own processes dial it by this name, so that runs would never start.

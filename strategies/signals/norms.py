@@ -4,7 +4,6 @@ import numpy as np
 
 from common.params import norm
 from strategies.round import Round, Vector
-from strategies.signals import Reading
 
 
 def norms(round_: Round) -> Vector:
@@ -18,12 +17,3 @@ def typical(sizes: Vector) -> float:
     Clients that did not move do not count: were they the majority, the typical size would be nothing.
     """
     return float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 0.0
-
-
-def relative_norm(round_: Round, weights: Vector) -> Reading:
-    """Each update's norm over the typical one of the round. Unavailable if nobody moved."""
-    sizes = norms(round_)
-    median = typical(sizes)
-    if median == 0:
-        return Reading(np.full(len(sizes), np.nan), "relative norm is off: every update is zero")
-    return Reading(sizes / median)

@@ -3,10 +3,7 @@
 import json
 import os
 import pickle
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ import pytest
 from common.checkpoint import Checkpoint, load_arrays, load_latest, save, save_arrays
 from common.errors import DataError
 from common.params import Arrays
+from tests.common.hazards import Bomb, last_word_when_killed
 
-REPO = Path(__file__).parents[2]
 FILES = [
     "buffers.safetensors",
     "model.safetensors",
@@ -155,15 +152,7 @@ def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         "    save(pathlib.Path(sys.argv[1]), Checkpoint(n, big, big, {'n': n}), keep=2)\n"
         "    print(n, flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=REPO, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        while int(server.stdout.readline()) < 5:
-            pass
-        server.kill()
-        told = max([5, *map(int, server.stdout.read().split())])
-    assert server.returncode == -signal.SIGKILL
+    told = last_word_when_killed(code, tmp_path, enough=5)
     found = load_latest(tmp_path)
     assert found.round >= told
     assert found.state == {"n": found.round}
@@ -176,16 +165,6 @@ def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
 def safetensors(header: object, body: bytes = b"") -> bytes:
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
-
-
-class Bomb:
-    """Unpickled, it would leave a file behind."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return Path.touch, (self.file,)
 
 
 def floats(count: int, kind: str = "F32", end: int = 4) -> dict[str, object]:

@@ -8,7 +8,8 @@ import pytest
 
 from common.config import RunConfig
 from common.errors import ConfigError
-from common.filter_settings import KINDS, FilterSettings
+from common.filter_settings import FilterSettings
+from common.traits import FILTERS
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from common.filter_settings import KINDS, FilterSettings
             'unknown filter "lapd"; takes fft, lap-d, gd, fft-high, random, l2-rescale, row-mean, none. '
             'Did you mean "lap-d"?',
         ),
-        ({"kind": "x"}, f'unknown filter "x"; takes {", ".join(KINDS)}.'),
+        ({"kind": "x"}, f'unknown filter "x"; takes {", ".join(FILTERS)}.'),
         ({"ratio": 1.0}, "a filter's ratio is a share of the bins, 0 <= ratio < 1; got 1.0"),
         ({"ratio": -0.1}, "a filter's ratio is a share of the bins, 0 <= ratio < 1; got -0.1"),
         ({"ratio": float("nan")}, "a filter's ratio is a share of the bins, 0 <= ratio < 1; got nan"),

@@ -2,9 +2,6 @@
 
 import json
 import math
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,8 +26,7 @@ from common.ledger import (
     rewind,
     to_json,
 )
-
-REPO = Path(__file__).parents[2]
+from tests.common.hazards import last_word_when_killed
 
 CARD = NodeCard(
     name="site-1",
@@ -284,18 +280,10 @@ def test_a_killed_server_leaves_every_full_line(tmp_path: Path) -> None:
         "    ledger.write(Joined(round=n, refused='ä' * 3000))\n"
         "    print(n, flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], cwd=REPO, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        while int(writer.stdout.readline()) < 20:
-            pass
-        writer.kill()
-        told = [int(line) for line in writer.stdout.read().split()]
-    assert writer.returncode == -signal.SIGKILL
+    told = last_word_when_killed(code, path, enough=20)
     rounds = [record.round for record in read(path) if isinstance(record, Joined)]
     assert rounds == list(range(len(rounds)))
-    assert len(rounds) > max([20, *told])  # what was reported as written is there
+    assert len(rounds) > told  # what was reported as written is there
     write(path, [END])
     assert list(read(path))[-1] == END
 

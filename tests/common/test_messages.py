@@ -24,6 +24,7 @@ from common.messages import (
     unpack,
 )
 from specfed.local_grid import own_identity
+from tests.common.hazards import Bomb
 
 CARD = NodeCard(
     name="site-1",
@@ -91,16 +92,6 @@ def test_what_arrives_is_what_was_sent_then() -> None:
     w += 1
     assert unpack(record)["w"].tolist() == [0, 0]
     unpack(record)["w"] += 1  # may be written to
-
-
-class Bomb:
-    """Unpickled, it would leave a file behind."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return Path.touch, (self.file,)
 
 
 def saved(x: np.ndarray) -> bytes:

@@ -12,6 +12,7 @@ from torch import nn
 from common import memo
 from common.errors import ModelError
 from common.models import MODELS, Head, ResidualBlock, build, count_parameters, resolve_head
+from tests.modules import importable
 
 REPO = Path(__file__).parents[2]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 4, 4), (1, 9, 30), (3, 64, 48)]
@@ -141,15 +142,14 @@ def test_signals_keep_their_size_at_the_start() -> None:
 
 @pytest.fixture
 def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "own_models.py").write_text(
+    source = (
         "from torch import nn\n"
         "def linear(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * 64, classes))\n"
         "def nothing(shape, classes): return None\n"
         "def breaks(shape, classes): raise ValueError('too small')\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("own_models", None)
+    with importable(tmp_path, monkeypatch, own_models=source):
+        yield
 
 
 def test_a_function_of_the_users_own(own_models: None) -> None:

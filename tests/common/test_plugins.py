@@ -1,12 +1,12 @@
 """A user's own function by name: found, called, and its failures in one sentence."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import DataError, ModelError
 from common.plugins import call, is_plugin
+from tests.modules import importable
 
 SOURCE = """
 import math
@@ -19,13 +19,9 @@ def silent(a): raise KeyError
 
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "own_things.py").write_text(SOURCE)
-    (tmp_path / "own_needy.py").write_text("import a_library_that_is_not_there")
-    (tmp_path / "own_broken.py").write_text("1 / 0")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    for name in ("own_things", "own_needy", "own_broken"):
-        sys.modules.pop(name, None)
+    needy = "import a_library_that_is_not_there"
+    with importable(tmp_path, monkeypatch, own_things=SOURCE, own_needy=needy, own_broken="1 / 0"):
+        yield
 
 
 @pytest.mark.parametrize("spec", ["module:function", "a.b.c:d", "_m:_f2"])

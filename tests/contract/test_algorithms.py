@@ -278,6 +278,14 @@ def test_the_same_run_again_gives_the_same_bytes(federation: Federation, algorit
     assert first.model_bytes == again.model_bytes
 
 
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_fedlesam_takes_either_option_of_scaffold(federation: Federation, option: str) -> None:
+    run = federation.run(
+        nodes=federation.nodes(2), algorithm="fedlesam", lesam_rule="scaffold", scaffold_option=option
+    )
+    assert run.error is None and run.end.status == "completed"
+
+
 def test_scaffold_of_a_single_client_is_fedavg(federation: Federation) -> None:
     keys: dict[str, Value] = {"min_nodes": 1, "rounds": 3, "learning_rate": 0.1}
     models = [

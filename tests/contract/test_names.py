@@ -10,6 +10,7 @@ from client_app.algorithms import ALGORITHMS
 from common.config import RunConfig
 from common.filters import FILTERS
 from common.models import MODELS
+from common.traits import is_scored
 from strategies import presets
 from strategies.fedlaw import Proxy
 from strategies.presets import OPTIMIZERS, PRESETS, SERVER_RULES
@@ -52,6 +53,18 @@ def test_the_configuration_takes_exactly_what_there_is(field: str, known: dict[s
     assert RunConfig.model_fields[field].default in known
 
 
+@pytest.mark.parametrize("algorithm", SERVER_RULES)
+@pytest.mark.parametrize("lesam_rule", ["fedavg", "scaffold", "feddyn"])
+@pytest.mark.parametrize("vssam_direction", ["global", "control"])
+def test_steps_are_read_where_the_servers_half_asks_for_them(
+    algorithm: str, lesam_rule: str, vssam_direction: str
+) -> None:
+    run = RunConfig.model_validate(
+        {"algorithm": algorithm, "lesam_rule": lesam_rule, "vssam_direction": vssam_direction}
+    )
+    assert run.traits.reads_steps == SERVER_RULES[algorithm](run).needs_steps
+
+
 def test_every_model_is_named_where_the_key_is_described() -> None:
     description = RunConfig.model_fields["model"].description
     assert description == f"{', '.join(MODELS)}, or module:function"
@@ -63,6 +76,7 @@ def test_every_weighting_can_be_built_in_every_mode(weighting: str, mode: str) -
     keys = {"weighting": weighting, "contribution": mode, **extra(weighting)}
     recipe = presets.build(RunConfig.model_validate(keys), QUADRATIC)
     assert callable(recipe.weigh) and callable(recipe.step)
+    assert (recipe.scorer is not None) == (is_scored(weighting) and mode != "off")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Real processes over real gRPC: the same bits as in one process, and nodes that die on the way."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,12 +28,31 @@ def config(**keys: Value) -> RunConfig:
 
 
 @pytest.fixture
-def fed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[cluster.Federation]:
+def fed(tmp_path: Path) -> Iterator[cluster.Federation]:
     """A server and three nodes with a third of the digits each; runs go to ``tmp_path / "runs"``."""
     shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
     environment = {RUNS: str(tmp_path / "runs"), RUN_ID: "deployed"}
     with cluster.federation(shares.nodes, tmp_path / "fed", environment, {}) as federation:
         yield federation
+
+
+@pytest.fixture
+def completed(tmp_path: Path) -> Iterator[Callable[[RunConfig], list[Record]]]:
+    """On a federation like ``fed``: the ledger of a run that completes, for runs one after the other."""
+    runs = tmp_path / "runs"
+    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
+    with cluster.federation(shares.nodes, tmp_path / "fed", {RUNS: str(runs)}, {}) as federation:
+
+        def ledger_of(run: RunConfig) -> list[Record]:
+            started = federation.submit(run.as_dict())
+            while not started.finished():
+                time.sleep(0.2)
+            (folder,) = runs.glob(f"*-{run.run_name}-*")
+            records = list(read(folder / "ledger.jsonl"))
+            assert isinstance(records[-1], End) and records[-1].status == "completed", run.run_name
+            return records
+
+        yield ledger_of
 
 
 def records_of(fed: cluster.Federation, run: RunConfig, folder: Path) -> Iterator[Record]:
@@ -60,22 +79,13 @@ def test_a_deployment_and_one_process_give_the_same_bytes(
 
 
 @pytest.mark.timeout(900)
-def test_every_weighting_runs_on_real_nodes(tmp_path: Path) -> None:
-    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
-    runs = tmp_path / "runs"
-    with cluster.federation(shares.nodes, tmp_path / "fed", {RUNS: str(runs)}, {}) as fed:
-        for weighting in PRESETS:
-            own: dict[str, Value] = {"proxy_data": "digits"} if weighting == "fedlaw" else {}
-            run = config(rounds=2, model="mlp4", run_name=weighting, weighting=weighting, **own)
-            started = fed.submit(run.as_dict())
-            while not started.finished():
-                time.sleep(0.2)
-            (folder,) = runs.glob(f"*-{weighting}-*")
-            records = list(read(folder / "ledger.jsonl"))
-            assert isinstance(records[-1], End) and records[-1].status == "completed", weighting
-            for number in (1, 2):
-                weights = [r.weight for r in records if isinstance(r, ClientRecord) and r.round == number]
-                assert None not in weights and sum(w or 0 for w in weights) == pytest.approx(1), weighting
+def test_every_weighting_runs_on_real_nodes(completed: Callable[[RunConfig], list[Record]]) -> None:
+    for weighting in PRESETS:
+        own: dict[str, Value] = {"proxy_data": "digits"} if weighting == "fedlaw" else {}
+        records = completed(config(rounds=2, model="mlp4", run_name=weighting, weighting=weighting, **own))
+        for number in (1, 2):
+            weights = [r.weight for r in records if isinstance(r, ClientRecord) and r.round == number]
+            assert None not in weights and sum(w or 0 for w in weights) == pytest.approx(1), weighting
 
 
 def test_a_killed_node_is_missed_by_name_and_the_run_goes_on(fed: cluster.Federation, tmp_path: Path) -> None:
@@ -93,19 +103,12 @@ def test_a_killed_node_is_missed_by_name_and_the_run_goes_on(fed: cluster.Federa
 
 
 @pytest.mark.timeout(900)
-def test_algorithms_whose_halves_talk_run_on_real_nodes(tmp_path: Path) -> None:
-    shares = cluster.deal("digits", 3, "dirichlet", 1.0, 0, False, tmp_path / "rows")
-    runs = tmp_path / "runs"
-    with cluster.federation(shares.nodes, tmp_path / "fed", {RUNS: str(runs)}, {}) as fed:
-        for algorithm in ("scaffold", "fedsmoo", "ssf"):
-            run = config(rounds=3, model="mlp4", run_name=algorithm, algorithm=algorithm)
-            started = fed.submit(run.as_dict())
-            while not started.finished():
-                time.sleep(0.2)
-            (folder,) = runs.glob(f"*-{algorithm}-*")
-            records = list(read(folder / "ledger.jsonl"))
-            assert isinstance(records[-1], End) and records[-1].status == "completed", algorithm
-            assert not any(r.reason for r in records if isinstance(r, RoundRecord)), algorithm
+def test_algorithms_whose_halves_talk_run_on_real_nodes(
+    completed: Callable[[RunConfig], list[Record]],
+) -> None:
+    for algorithm in ("scaffold", "fedsmoo", "ssf"):
+        records = completed(config(rounds=3, model="mlp4", run_name=algorithm, algorithm=algorithm))
+        assert not any(r.reason for r in records if isinstance(r, RoundRecord)), algorithm
 
 
 def test_a_node_that_restarts_goes_on_from_its_disk(tmp_path: Path) -> None:

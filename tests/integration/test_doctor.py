@@ -2,30 +2,26 @@
 
 import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specfed import cli
-from specfed.addresses import Address, reserve_port
+from specfed.addresses import Address
 from specfed.certs import reading
 from specfed.doctor import clock
 from specfed.launcher import probe
-from tests.commands import commands
-from tests.integration.test_secure import Deployment
+from tests.commands import in_this_process
+from tests.deployment import Deployment, deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
 def fed(tmp_path: Path) -> Iterator[Deployment]:
-    with ExitStack() as stack:
-        ports = [stack.enter_context(reserve_port()) for _ in range(3)]
-        yield Deployment(tmp_path, stack.enter_context(commands(tmp_path)), ports)
+    with deployment(tmp_path) as fed:
+        yield fed
 
 
 Asked = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
@@ -35,22 +31,17 @@ Asked = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 def asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Asked]:
-    """Exit code and findings by name of 'specfed doctor', in this process, which has loaded PyTorch once."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = signal.getsignal(signal.SIGTERM)
+    """Exit code and findings by name of 'specfed doctor'."""
+    with in_this_process(tmp_path, monkeypatch) as command:
 
-    def ask(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-        monkeypatch.setattr(sys, "argv", ["specfed", "doctor", *words, "--json"])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        told = json.loads(capsys.readouterr().out)
-        assert told["exit-code"] == left.value.code
-        return told["exit-code"], {finding["name"]: finding for finding in told["findings"]}
+        def ask(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+            capsys.readouterr()
+            code = command("doctor", *words, "--json")
+            told = json.loads(capsys.readouterr().out)
+            assert told["exit-code"] == code
+            return code, {finding["name"]: finding for finding in told["findings"]}
 
-    yield ask
-    signal.signal(signal.SIGTERM, before)
+        yield ask
 
 
 def test_both_ends_of_a_federation(fed: Deployment, asked: Asked, tmp_path: Path) -> None:

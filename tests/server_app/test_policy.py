@@ -162,4 +162,4 @@ OPTIONS: list[dict[str, Value]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_exact_is_what_the_algorithms_rule_says(options: dict[str, Value]) -> None:
     run = RunConfig.model_validate(options)
-    assert run.exact == build(run, Tools(keep, keep, keep)).rule.remembers
+    assert run.traits.exact == build(run, Tools(keep, keep, keep)).rule.remembers

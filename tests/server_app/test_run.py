@@ -215,6 +215,17 @@ def test_rounds_after_the_checkpoint_are_done_again(federation: Federation) -> N
     assert [r.round for r in resumed.rounds] == [1, 2, 3]
 
 
+def test_what_cannot_be_resumed_or_begun_is_told_in_a_sentence(federation: Federation) -> None:
+    run = federation.run("first", rounds=1)
+    assert str(federation.run(resume="nowhere").error).startswith('no run "nowhere" to resume in ')
+    assert str(federation.run(resume="first", rounds=1).error) == "run first has done 1 rounds already"
+    assert str(federation.run("first").error) == f"the run folder {run.folder} exists already"
+    state = run.folder / "checkpoints/round-0001/state.json"
+    whole = json.loads(state.read_text())
+    state.write_text(json.dumps(whole | {"state": {}}))
+    assert "does not hold a strategy's state" in str(federation.run(resume="first").error)
+
+
 def test_observing_scores_leaves_the_model_of_the_base_weighting(federation: Federation) -> None:
     observed = federation.run("observed", contribution="observe")
     off = federation.run("off", contribution="off")

@@ -14,9 +14,8 @@ import pytest
 
 from common.errors import ConfigError
 from common.ledger import End, Header, read
-from specfed import cli
 from specfed.settings import parse_overrides, read_run
-from tests.commands import Command, commands
+from tests.commands import Command, commands, in_this_process
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -26,20 +25,8 @@ def invoke(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Invoke]:
     """Runs a command in this process, in an empty folder: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = signal.getsignal(signal.SIGTERM)
-
-    def command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["specfed", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return left.value.code, out, err
-
-    yield command
-    signal.signal(signal.SIGTERM, before)
+    with in_this_process(tmp_path, monkeypatch) as command:
+        yield lambda *words: (command(*words), *capsys.readouterr())
 
 
 MISTAKES = {
@@ -96,7 +83,14 @@ MISTAKES = {
     ),
     "no server for a run": (["run", "--insecure", "--server", "127.0.0.1:1"], 5, "specfed server"),
     "no experiment": (["run", "nowhere.toml", "--insecure"], 2, "nowhere.toml"),
-    "no run": (["report", "nowhere"], 3, "nowhere"),
+    "two experiments": (["run", "a.toml", "b.toml", "--insecure"], 2, "one experiment file is enough"),
+    "one key for two sites": (
+        ["certs", "issue", "site-a", "site-b", "--public-key", "site-a.pub"],
+        2,
+        "--public-key takes one site; got site-a, site-b",
+    ),
+    "no folder to write to": (["compose", "--out", "nowhere/compose.yaml"], 2, "cannot be written"),
+    "no run": (["report", "nowhere"], 3, 'no run folder "nowhere" here or in runs'),
     "a key that an experiment sets": (
         ["lab", "reproduce", "contribution-correlation", "rounds=3"],
         2,

@@ -14,25 +14,12 @@ from common.ledger import (
     Header,
     Joined,
     LedgerWriter,
-    ModelCard,
-    NodeCard,
     Record,
     RoundRecord,
     Suspect,
 )
 from specfed.live import duration, follow, records_in, short, tell
-
-
-def node(name: str, examples: int = 100) -> NodeCard:
-    return NodeCard(
-        name=name,
-        examples=examples,
-        classes=10,
-        input_shape=(1, 8, 8),
-        fingerprint="f",
-        device="cpu",
-        versions={},
-    )
+from tests.records import MODEL, node
 
 
 def header(*names: str, **config: Any) -> Header:
@@ -43,14 +30,7 @@ def header(*names: str, **config: Any) -> Header:
         time="2026-12-01T00:00:00+00:00",
         config={**defaults, **{key.replace("_", "-"): value for key, value in config.items()}},
         versions={},
-        model=ModelCard(
-            name="cnn5",
-            parameters=63_210,
-            tensors=10,
-            filtered_tensors=6,
-            head="fc2.weight",
-            head_shape=(10, 64),
-        ),
+        model=MODEL,
         nodes=tuple(node(name) for name in names),
     )
 
@@ -123,9 +103,11 @@ def test_without_scores_the_table_shows_weights_alone() -> None:
     ]
 
 
-def test_scores_that_are_only_observed_are_said_so() -> None:
-    assert lines(header("a", contribution="observe", base_weighting="uniform"))[2] == (
-        "weights the same for all nodes; SpectralFuse only observed (the table shows weight/score)"
+@pytest.mark.parametrize("weighting", ["SpectralFuse", "ShapFed", "CGSV", "FedLAW"])
+def test_scores_that_are_only_observed_are_said_so(weighting: str) -> None:
+    keys = {"weighting": weighting.lower(), "contribution": "observe", "base_weighting": "uniform"}
+    assert lines(header("a", **keys))[2] == (
+        f"weights the same for all nodes; {weighting} only observed (the table shows weight/score)"
     )
 
 

@@ -92,8 +92,8 @@ def test_a_run_that_breaks_the_rule_is_not_tested_and_says_why(change: dict[str,
 
 
 def test_another_local_rule_is_not_tested() -> None:
-    config = RunConfig().model_copy(update={"algorithm": "something-else"})
-    assert "something-else adds" in first_layer_rank(config, MODEL, HEAD).unavailable
+    config = RunConfig.read({"algorithm": "fedsam"}, "the test")
+    assert "fedsam adds" in first_layer_rank(config, MODEL, HEAD).unavailable
 
 
 @pytest.mark.parametrize(

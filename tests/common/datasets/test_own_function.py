@@ -1,17 +1,17 @@
 """Data from the user's own function."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.datasets import load
 from tests.common.datasets.sources import refusal
+from tests.modules import importable
 
 
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "own_data.py").write_text(
+    source = (
         "import numpy as np\n"
         "from common.datasets import Examples\n"
         "SIZE = {'train': 6, 'test': 2}\n"
@@ -22,9 +22,8 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def wrong(split): return np.ones((2, 4)), np.array([0, -3])\n"
         "def breaks(split): raise OSError('the disk is gone')\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("own_data", None)
+    with importable(tmp_path, monkeypatch, own_data=source):
+        yield
 
 
 def test_a_function_of_the_users_own(own_data: None) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from common.filter_settings import KINDS, FilterSettings
+from common import traits
+from common.filter_settings import FilterSettings
 from common.filters import FILTERS, FftHighPass, Gd, LapD, build, filtered_names, keep, low_bins
 from common.params import Params, trainable
 from tests.common.filters.oracles import signal
@@ -29,11 +30,11 @@ def gradients(model: nn.Module, seed: int = 0) -> Params:
     }
 
 
-ON = [kind for kind in KINDS if kind != "none"]
+ON = [kind for kind in FILTERS if kind != "none"]
 
 
 def test_every_kind_can_be_built_and_nothing_else() -> None:
-    assert tuple(FILTERS) == KINDS
+    assert list(FILTERS) == list(traits.FILTERS)
 
 
 @pytest.mark.parametrize("kind", ON)
@@ -169,7 +170,7 @@ def test_in_any_order_a_projection_stays_one(kind: str) -> None:
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
     percent=st.integers(0, 99),
     min_ndim=st.integers(0, 4),
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(list(FILTERS)),
     keep_dc=st.booleans(),
     order=st.sampled_from(["0123", "1023", "10", "random"]),
 )

@@ -84,7 +84,7 @@ def test_low_bins_are_exact_and_leave_a_bin(percent: int, length: int) -> None:
 @pytest.mark.parametrize("ratio", [-0.01, 1.0, 2.0, math.nan, math.inf])
 def test_a_ratio_is_a_share_below_one(ratio: float) -> None:
     with pytest.raises(ValueError, match="0 <= ratio < 1"):
-        FftHighPass(ratio)
+        low_bins(ratio, 100)
 
 
 # What the filter is

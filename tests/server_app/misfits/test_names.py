@@ -6,6 +6,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from specfed.local_grid import LocalGrid
 from tests.federation import Federation
+from tests.server_app.misfits.grids import Around
 
 
 def test_a_second_node_of_one_name_is_refused(federation: Federation) -> None:
@@ -21,19 +22,13 @@ def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_go
 ) -> None:
     nodes = [federation.node("site-1"), federation.node("site-2"), federation.node("site-2")]
 
-    class Slow:
+    class Slow(Around):
         """The server takes node 3 for online until round 2, though it is node 4 that has come back."""
 
-        def __init__(self, grid: LocalGrid) -> None:
-            self._grid = grid
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._grid, name)
-
         def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self._grid.push_messages(messages)
+            ids = self.grid.push_messages(messages)
             if max(m.metadata.group_id for m in messages) == "2":
-                self._grid.online = {2, 4}
+                self.grid.online = {2, 4}
             return ids
 
     run = federation.run(
@@ -47,17 +42,15 @@ def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_go
     assert turns[:2] == [(1, "accepted"), (2, "accepted")] and turns[-1] == (4, "accepted")
 
 
-class Enrolled:
+class Enrolled(Around):
     """A grid whose server knows some nodes by an enrolled name, by node id."""
 
     def __init__(self, grid: LocalGrid, names: dict[int, str]) -> None:
-        self._grid, self._names = grid, names
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._grid, name)
+        super().__init__(grid)
+        self._names = names
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=i, name=self._names.get(i, "")) for i in self._grid.get_node_ids()]
+        return [NodeInfo(node_id=i, name=self._names.get(i, "")) for i in self.grid.get_node_ids()]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +89,13 @@ def test_a_node_that_was_refused_may_come_back_with_its_right_name(federation: F
 
     class Corrected(Enrolled):
         def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self._grid.push_messages(messages)
+            ids = self.grid.push_messages(messages)
             rounds = max(m.metadata.group_id for m in messages)
             if rounds == "1":
-                self._grid.online = {2, 3}
+                self.grid.online = {2, 3}
             if rounds == "2":
-                self._grid.online = {2, 3, 4}
-                self._grid.contexts[4].node_config["name"] = "site-3"
+                self.grid.online = {2, 3, 4}
+                self.grid.contexts[4].node_config["name"] = "site-3"
             return ids
 
     names = {2: "site-1", 3: "site-2", 4: "site-3"}

@@ -1,6 +1,10 @@
 """Too few usable replies, or nodes: the run ends with one sentence."""
 
+from flwr.app import Message
+from flwr.serverapp import Grid
+
 from common.errors import RunFailed
+from specfed.local_grid import LocalGrid
 from tests.federation import Federation, on_train
 from tests.server_app.misfits.replies import BAD
 
@@ -49,3 +53,19 @@ def test_a_node_without_data_is_told_and_the_run_says_which(federation: Federati
     run = federation.run(nodes=nodes)
     assert isinstance(run.error, RunFailed)
     assert "1 of 2 nodes (min-nodes)" in run.end.reason and "this node has no data" in run.end.reason
+
+
+def test_a_run_whose_nodes_are_all_gone_ends(federation: Federation) -> None:
+    def leave(reply: Message, _: int) -> Message:
+        grids[0].online.clear()
+        return reply
+
+    grids: list[LocalGrid] = []
+
+    def noted(grid: LocalGrid) -> Grid:
+        grids.append(grid)
+        return grid
+
+    run = federation.run(wrap=on_train("site-3", leave), wrap_grid=noted)  # type: ignore[arg-type]
+    assert isinstance(run.error, RunFailed)
+    assert str(run.error) == "all nodes are gone, and none came back within 0.3 s"

@@ -40,3 +40,20 @@ def test_a_run_that_cannot_start_says_why(
     run = federation.run(**config)
     assert isinstance(run.error, error)
     assert sentence in run.end.reason and run.end.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([0, 180], "names row 180, but the data have 180 rows"),
+        ([-1, 3], "names row -1, but the data have 180 rows"),
+        ([], "it takes row numbers, at least one"),
+    ],
+)
+def test_a_node_with_rows_that_are_none_is_refused(
+    federation: Federation, rows: list[int], sentence: str
+) -> None:
+    nodes = [*federation.nodes(2), federation.node("site-3", rows)]
+    run = federation.run(nodes=nodes, rounds=1)
+    assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
+    assert sentence in str(run.records)

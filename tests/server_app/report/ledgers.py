@@ -1,19 +1,8 @@
 """Ledgers to report on, record by record."""
 
 from common.config import RunConfig
-from common.ledger import ClientRecord, End, Flag, Header, ModelCard, NodeCard, Record, RoundRecord, Suspect
-
-
-def node(name: str, examples: int = 100) -> NodeCard:
-    return NodeCard(
-        name=name,
-        examples=examples,
-        classes=10,
-        input_shape=(1, 8, 8),
-        fingerprint="sha256:0123456789abcdef",
-        device="cpu",
-        versions={"torch": "2.14.1"},
-    )
+from common.ledger import ClientRecord, End, Flag, Header, Record, RoundRecord, Suspect
+from tests.records import MODEL, node
 
 
 def header(*names: str, **config: str | int | float | bool) -> Header:
@@ -23,14 +12,7 @@ def header(*names: str, **config: str | int | float | bool) -> Header:
         time="2026-12-01T14:03:11+00:00",
         config=RunConfig(rounds=3).as_dict() | config,
         versions={"specfed": "0.1.0"},
-        model=ModelCard(
-            name="cnn5",
-            parameters=61234,
-            tensors=10,
-            filtered_tensors=6,
-            head="fc2.weight",
-            head_shape=(10, 64),
-        ),
+        model=MODEL,
         nodes=tuple(node(name) for name in names),
     )
 
