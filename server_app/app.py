@@ -58,7 +58,7 @@ from server_app.evaluation import Score, on_server, pooled, told_in_round, told_
 from server_app.folder import RunFolder, load_state, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
-from server_app.report import write_report
+from server_app.report.writing import write_report
 from server_app.roster import Roster
 from strategies import presets
 from strategies.first_layer_rank import first_layer_rank

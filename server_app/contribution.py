@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from common.ledger import ClientRecord, Record
-from server_app.run_view import RunView, natural, view
+from server_app.report.run_view import RunView, natural, view
 
 
 @dataclass(frozen=True)

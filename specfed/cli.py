@@ -118,7 +118,7 @@ def report(
     runs: Runs = Path("runs"),
 ) -> None:
     """Write a run's report again from its ledger: HTML, CSV and JSON."""
-    from server_app.report import write_report
+    from server_app.report.writing import write_report
 
     folder = next((path for path in (Path(run), runs / run) if path.is_dir()), None)
     if folder is None:

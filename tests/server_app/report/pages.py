@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from common.ledger import LedgerWriter, Record
-from server_app.report import write_report
+from server_app.report.writing import write_report
 
 VOID = {"meta", "br"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.report_style import STYLE
+from server_app.report.style import STYLE
 from tests.server_app.report.ledgers import RECORDS
 from tests.server_app.report.pages import report
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import DataError
 from common.ledger import End, LedgerWriter, RoundRecord
-from server_app.report import write_report
+from server_app.report.writing import write_report
 from tests.server_app.report.ledgers import RECORDS, accepted, done, header
 from tests.server_app.report.pages import report, rows, words
 

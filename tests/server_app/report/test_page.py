@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.ledger import ClientRecord, Joined, Record
-from server_app.run_view import Problem, flagged, problems, view
+from server_app.report.run_view import Problem, flagged, problems, view
 from tests.server_app.report.ledgers import FLAG, RECORDS, accepted, done, header, node
 from tests.server_app.report.pages import report, rows, words
 

@@ -1,6 +1,6 @@
 """Times, stretches of rounds and long lists in words."""
 
-from server_app.report_parts import capped, duration, ranges
+from server_app.report.parts import capped, duration, ranges
 
 
 def test_times_are_readable() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from common.errors import DataError
 from common.ledger import ClientRecord, read, to_json
 from server_app.contribution import contributions
-from server_app.drift_view import csv_rows, judge
-from server_app.report_html import page
-from server_app.run_view import RunView, flagged, problems, view
+from server_app.report.drift_view import csv_rows, judge
+from server_app.report.page import page
+from server_app.report.run_view import RunView, flagged, problems, view
 
 LEDGER = "ledger.jsonl"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from common.traits import is_scored
 from server_app.contribution import Contribution
-from server_app.markup import Html, el
-from server_app.report_parts import capped, extremes, figure, in_digits, in_percent, label_note, section
-from server_app.run_view import RunView
-from server_app.svg import Chart, Series, Values, palette
+from server_app.report.markup import Html, el
+from server_app.report.parts import capped, extremes, figure, in_digits, in_percent, label_note, section
+from server_app.report.run_view import RunView
+from server_app.report.svg import Chart, Series, Values, palette
 
 Labelled = frozenset[str]
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from common.ledger import ModelCard
 from server_app.contribution import Contribution, contributions
-from server_app.markup import Html, el, shorten
-from server_app.report_charts import clients_over_rounds, progress, trust
-from server_app.report_drift import drift
-from server_app.report_parts import (
+from server_app.report.charts import clients_over_rounds, progress, trust
+from server_app.report.drift import drift
+from server_app.report.markup import Html, el, shorten
+from server_app.report.parts import (
     MOST_ROWS,
     MOST_TEXT,
     NONE,
@@ -33,8 +33,8 @@ from server_app.report_parts import (
     table,
     tally,
 )
-from server_app.report_style import POLICY, STYLE
-from server_app.run_view import UNENDED, Flagged, Problem, RunView, flagged, problems
+from server_app.report.run_view import UNENDED, Flagged, Problem, RunView, flagged, problems
+from server_app.report.style import POLICY, STYLE
 
 MOST_NAMES = 5  # in one cell
 

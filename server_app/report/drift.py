@@ -5,9 +5,9 @@ from statistics import fmean
 
 from common.bands import BANDS
 from common.ledger import ClientRecord, DriftRecord, LayerDrift
-from server_app.drift_view import CONCENTRATED, FLAT, NOT_FLAT, judge, last_trial
-from server_app.markup import Html, el, join
-from server_app.report_parts import (
+from server_app.report.drift_view import CONCENTRATED, FLAT, NOT_FLAT, judge, last_trial
+from server_app.report.markup import Html, el, join
+from server_app.report.parts import (
     MOST_ROWS,
     capped,
     cell,
@@ -22,8 +22,8 @@ from server_app.report_parts import (
     section,
     table,
 )
-from server_app.run_view import RunView
-from server_app.svg import Chart, Series, Values, palette
+from server_app.report.run_view import RunView
+from server_app.report.svg import Chart, Series, Values, palette
 
 SOURCES = {
     "updates": "the nodes’ updates, divided by their steps and learning rate",

@@ -1,6 +1,6 @@
 """How a report looks: its style sheet, for a light screen, a dark screen and paper."""
 
-from server_app.markup import Html
+from server_app.report.markup import Html
 
 # A page with this policy runs no script and fetches nothing, whatever it holds.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from server_app.markup import Html, el
-from server_app.svg import (
+from server_app.report.markup import Html, el
+from server_app.report.svg import (
     Chart,
     Series,
     apart,

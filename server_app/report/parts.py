@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from server_app.markup import NO_BREAK_SPACE, Html, el, shorten
-from server_app.svg import COLOURS, LONGEST_LABEL, Chart, line_chart
+from server_app.report.markup import NO_BREAK_SPACE, Html, el, shorten
+from server_app.report.svg import COLOURS, LONGEST_LABEL, Chart, line_chart
 
 NONE = "–"
 MOST_ROWS = 30  # of a list of problems or flags

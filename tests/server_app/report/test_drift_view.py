@@ -3,7 +3,7 @@
 import pytest
 
 from common.ledger import DriftRecord, LayerDrift
-from server_app.drift_view import COLUMNS, csv_rows, judge, last_trial
+from server_app.report.drift_view import COLUMNS, csv_rows, judge, last_trial
 
 
 def record(number: int = 1, share: float | None = 0.1, **more: object) -> DriftRecord:
