@@ -44,6 +44,7 @@ bench: $(READY)  ## measure, and write benchmarks/results
 	$(BIN)/python -m benchmarks.filters
 	$(BIN)/python -m benchmarks.scoring
 	$(BIN)/python -m benchmarks.drift
+	$(BIN)/python -m benchmarks.allocator
 	$(BIN)/python -m benchmarks.deployment
 
 clean:  ## remove the environment and caches, never runs/

@@ -18,6 +18,10 @@ from specfed.settings import toml
 
 START_SECONDS = 60.0  # for a server to come up on a busy machine
 
+# What glibc's allocator keeps in a node's processes, in bytes. By itself it gives large freed blocks back to
+# the kernel and fetches them anew in the next local step: a fifth of ResNet-20's time on a CPU.
+KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+
 Parting = Literal["refused", "forgotten"]  # a node never was accepted; it was, and is no more
 _PARTINGS: dict[str, Parting] = {
     "[code: 2001]": "refused",  # a node without a key
@@ -128,7 +132,12 @@ def spawn_node(
     if key is not None:
         arguments += ["--auth-supernode-private-key", str(key)]
     arguments += [*_health(health), "--node-config", node_config(config)]
-    return children.spawn(str(config["name"]), "supernode", arguments, folder, log, environment or {}, relay)
+    extra = {**_kept_memory(), **(environment or {})}
+    return children.spawn(str(config["name"]), "supernode", arguments, folder, log, extra, relay)
+
+
+def _kept_memory() -> dict[str, str]:
+    return {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
 
 
 def _health(address: Address | None) -> list[str]:
@@ -144,7 +153,7 @@ def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], di
     address = warm.install(folder / "warm")
     if address is None:
         return [], {}
-    process = children.spawn("warm start", "warm", [str(address)], folder, log, {})
+    process = children.spawn("warm start", "warm", [str(address)], folder, log, _kept_memory())
     naps.install(address.parent)
     path = os.pathsep.join([str(address.parent), flower_environment(folder)["PATH"]])
     return [process], {"PATH": path}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from common.config import NodeConfig
 from common.errors import ConfigError
-from specfed.launcher import start
+from specfed.addresses import Address, reserve_port
+from specfed.launcher import children, start
 from specfed.launcher.children import Process
 from specfed.launcher.start import node_config
 from specfed.settings import toml
@@ -76,3 +77,29 @@ def test_the_patched_part_of_flower_is_still_what_it_was() -> None:
 
     used = set(re.findall(r"\btime\.(\w+)", Path(node.__file__).read_text(encoding="utf-8")))
     assert used == {"sleep"}
+
+
+def environment_of(process: Process) -> dict[str, str]:
+    entries = Path(f"/proc/{process.popen.pid}/environ").read_bytes().decode().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if entry)
+
+
+def test_a_nodes_processes_keep_their_memory_unless_the_user_has_settings_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    with reserve_port() as fleet, reserve_port() as runtime:
+        node = start.spawn_node(
+            tmp_path, Address("127.0.0.1", fleet), runtime, {"name": "site-a"}, log=tmp_path / "node.log"
+        )
+        warm, _ = start.spawn_warm(tmp_path, log=tmp_path / "warm.log")
+        try:
+            for process in (node, *warm):
+                found = environment_of(process)
+                assert (found["MALLOC_TRIM_THRESHOLD_"], found["MALLOC_MMAP_THRESHOLD_"]) == (
+                    "1073741824",
+                    "65536",
+                )
+        finally:
+            children.stop([node, *warm])
