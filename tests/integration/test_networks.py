@@ -221,7 +221,8 @@ def test_a_node_whose_line_was_cut_comes_back_by_itself(world: World) -> None:
     run = world.begin("run", *world.config, *RUN, "rounds=4", "run-name=cut", "local-epochs=30")
     _until(lambda: site.node.output.count("Receiving: train") > asked + 1, run)
     world.uplink.cut()
-    assert not site.host.reaches(SERVER, FLEET)
+    # Packets that are under way may still be delivered: once in seven runs a last connection came through.
+    _until(lambda: not site.host.reaches(SERVER, FLEET), run, seconds=10)
     time.sleep(CUT_SECONDS)
     world.uplink.restore()
     assert run.end(seconds=600) == 0, run.output
