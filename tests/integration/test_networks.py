@@ -218,7 +218,7 @@ def test_a_run_over_nat_and_a_bad_line_completes(world: World) -> None:
 def test_a_node_whose_line_was_cut_comes_back_by_itself(world: World) -> None:
     site = world.sites["site-c"]
     asked = site.node.output.count("Receiving: train")
-    run = world.begin("run", *world.config, *RUN, "rounds=4", "run-name=cut", "local-epochs=30")
+    run = world.begin("run", *world.config, *RUN, "rounds=6", "run-name=cut", "local-epochs=30")
     _until(lambda: site.node.output.count("Receiving: train") > asked + 1, run)
     world.uplink.cut()
     # Packets that are under way may still be delivered: once in seven runs a last connection came through.
@@ -229,14 +229,17 @@ def test_a_node_whose_line_was_cut_comes_back_by_itself(world: World) -> None:
 
     assert site.node.popen.poll() is None, site.node.output
     _, end = world.ends("cut")
-    assert end.status in ("completed", "completed-degraded") and end.rounds == 4
+    assert end.status in ("completed", "completed-degraded") and end.rounds == 6
     records = world.ledger("cut")
     (cut,) = [r for r in records if isinstance(r, RoundRecord) and r.round == 2]
     assert cut.seconds > CUT_SECONDS and cut.moved  # it was in the middle of this round
-    told = {(r.round, r.client): r.status for r in records if isinstance(r, ClientRecord)}
-    left_out = {where for where, status in told.items() if status != "accepted"}
-    # Whether it missed the round of the cut depends on what was under way; never one after the next.
-    assert len(told) == 4 * len(SITES) and left_out <= {(2, "site-c"), (3, "site-c")}
+    accepted = {
+        (r.round, r.client) for r in records if isinstance(r, ClientRecord) and r.status == "accepted"
+    }
+    left_out = {(number, name) for number in range(1, 7) for name in SITES} - accepted
+    # What it misses depends on what was under way: its reply, its last heartbeat, and TCP, which asks an old
+    # connection again only 51 s after the cut. A round takes 10 s; it is back by the fifth at the latest.
+    assert left_out <= {(number, "site-c") for number in (2, 3, 4)}
 
 
 def _until(holds: Callable[[], bool], run: Command, seconds: float = 120) -> None:
