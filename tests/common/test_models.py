@@ -23,8 +23,10 @@ def digest(model: nn.Module) -> str:
 
 
 def layers_with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model of PyTorch's own layers."""
-    return nn.Sequential(nn.Linear(*input_shape, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, classes))
+    """A model of PyTorch's own layers, one with a tensor that is no buffer."""
+    model = nn.Sequential(nn.Linear(*input_shape, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, classes))
+    model[0].apart = torch.arange(3)
+    return model
 
 
 def with_a_hook(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -300,6 +302,20 @@ def test_a_kept_model_comes_out_as_it_was_built(name: str) -> None:
     assert again.training and digest(again) == digest(fresh) != digest(other)
     state = fresh.state_dict()
     assert all(torch.equal(x, state[key]) for key, x in again.state_dict().items())
+
+
+def test_kept_models_share_no_container() -> None:
+    """Empty ones are what copying them takes a short way with."""
+    with memo.keeping():
+        one, two = (build(f"{__name__}:layers_with_buffers", (6,), 3, seed=0) for _ in range(2))
+    for ours, theirs in zip(one.modules(), two.modules(), strict=True):
+        assert vars(ours).keys() == vars(theirs).keys()
+        for name, value in vars(ours).items():
+            other = vars(theirs)[name]
+            assert type(value) is type(other)
+            assert value is not other or not isinstance(value, dict | set | list | torch.Tensor)
+    one.register_forward_hook(lambda module, x, y: y * 0)
+    assert not two._forward_hooks and torch.any(two(torch.randn(4, 6)))
 
 
 def test_pytorchs_own_layers_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
