@@ -17,18 +17,28 @@ def without_low_band(rows: Tensor, first: int, end: int, parts: int) -> Tensor:
     cache. A bin of the whole is the sum of that bin over the short signals, each turned by its offset.
     ``parts`` is as ``parts_of`` gives it.
     """
-    short = rows.shape[-1] // parts
-    turn = (rows.shape[-1], end, parts, rows.dtype.to_complex())
-    woven = rows.reshape(*rows.shape[:-1], short, parts)
+    length = rows.shape[-1]
+    woven = rows.reshape(*rows.shape[:-1], length // parts, parts)
     spectra = torch.fft.rfft(woven.mT)
-    low = spectra[..., :end]  # worked on in place: fresh memory costs more than the arithmetic
-    bins = low.mul_(turns_of(*turn)).sum(-2, keepdim=True)
-    bins[..., :first] = 0
-    torch.mul(bins, _turns_back(*turn), out=low)
-    spectra[..., end:] = 0
-    low_band = torch.fft.irfft(spectra, n=short)
+    keep_low_band(spectra, length, first, end)
+    low_band = torch.fft.irfft(spectra, n=length // parts)
     filtered: Tensor = torch.sub(woven, low_band.mT, out=rows.new_empty(woven.shape))
     return filtered.view(rows.shape)
+
+
+def keep_low_band(spectra: Tensor, length: int, first: int, end: int) -> None:
+    """Turn a signal's short ones' spectra (..., parts, bins) into those of its bins ``first`` to ``end - 1``.
+
+    In place: fresh memory costs more than the arithmetic.
+    """
+    parts = spectra.shape[-2]
+    low = spectra[..., :end]
+    if first:
+        low[..., :first] = 0
+    if parts > 1:
+        turn = (length, end, parts, spectra.dtype)
+        torch.mul(low.mul_(turns_of(*turn)).sum(-2, keepdim=True), _turns_back(*turn), out=low)
+    spectra[..., end:] = 0
 
 
 @lru_cache(maxsize=4096)

@@ -36,7 +36,8 @@ class Filter(Protocol):
 def by_length(filter_: Filter, signals: Sequence[Tensor]) -> list[Tensor]:
     """What ``together`` promises: signals of one length are stacked, long ones on a CPU are not."""
     results = list(signals)
-    for places in _stacks(tuple([len(x) for x in signals]), signals[0].device.type):
+    device = signals[0].device.type if signals else "cpu"
+    for places in _stacks(tuple([x.numel() for x in signals]), device):
         if len(places) == 1:
             results[places[0]] = filter_(signals[places[0]])
             continue

@@ -40,7 +40,7 @@ def unflatten(signal: Tensor, like: Tensor, order: str, seed: int, name: str) ->
         places = drawn(seed, "filter-order", name, len(signal)).to(signal.device)
         return torch.empty_like(signal).index_copy_(0, places, signal).view(like.shape)
     if _is_natural(order, like.ndim):
-        return signal.view(like.shape)
+        return signal.view_as(like)
     turned = axes(order, like.ndim)
     back = sorted(range(like.ndim), key=turned.__getitem__)
     return signal.view([like.shape[axis] for axis in turned]).permute(back).contiguous()

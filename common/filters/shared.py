@@ -5,6 +5,7 @@ multiples of a few short ones. So signals are decimated in time (see ``decimatio
 share, and all the pieces go through one batched transform.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -40,7 +41,7 @@ def without_low_bands(signals: Sequence[Tensor], bands: tuple[Band, ...], first:
     ``low`` is at least 1 and at most half the length. What is not finite stays in its own signal.
     """
     results = list(signals)
-    for short, members in _groups(bands):
+    for short, members in groups(bands):
         lengths = [bands[i].length for i in members]
         laid = torch.cat([signals[i] for i in members])
         plan = _plan(short, tuple(bands[i] for i in members), first, laid.dtype, laid.device)
@@ -61,22 +62,32 @@ def _filtered(laid: Tensor, short: int, plan: _Plan) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _groups(bands: tuple[Band, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Short lengths, each with the signals to cut down to it, by their number of parts."""
+def groups(bands: tuple[Band, ...], least: float = math.inf) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Short lengths, each with the signals to cut down to it, by their number of parts.
+
+    The shortest signal of a group is cut as well, where that leaves parts of at least ``least`` elements.
+    """
     left = sorted(range(len(bands)), key=lambda i: bands[i].length)
-    groups = []
+    found = []
     while left:
-        short = bands[left[0]].length
+        short = _shortest(bands[left[0]], least)
         members = tuple(i for i in left if _can_be_cut(bands[i], short))
-        groups.append((short, members))
+        found.append((short, members))
         left = [i for i in left if i not in members]
-    return tuple(groups)
+    return tuple(found)
+
+
+def _shortest(band: Band, least: float) -> int:
+    shorts = [band.length // parts for parts in range(2, _MOST_PARTS + 1)]
+    return min(
+        [short for short in shorts if short >= least and _can_be_cut(band, short)], default=band.length
+    )
 
 
 def _can_be_cut(band: Band, short: int) -> bool:
     """Whether the band lies below the middle of a short signal's spectrum, whole parts given."""
     parts, rest = divmod(band.length, short)
-    return rest == 0 and parts <= _MOST_PARTS and 2 * band.low <= short
+    return rest == 0 and parts <= _MOST_PARTS and (parts == 1 or 2 * band.low <= short)
 
 
 @lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ from common.filters.decimation import parts_of, without_low_band
 from common.filters.draws import drawn
 from common.filters.filter import Filter, by_length
 from common.filters.shared import Band, without_low_bands
+from common.filters.woven import middling, without_woven_bands
 
 
 @lru_cache(maxsize=4096)
@@ -56,10 +57,15 @@ class FftHighPass(Filter):
 
     def together(self, signals: Sequence[Tensor]) -> list[Tensor]:
         """Filter several signals."""
-        if signals[0].device.type == "cpu":
-            return by_length(self, signals)
-        bands = tuple(Band(len(x), low_bins(self.ratio, len(x))) for x in signals)
-        return without_low_bands(signals, bands, int(self.keep_dc))
+        bands = _bands(self.ratio, tuple([x.numel() for x in signals]))
+        first = int(self.keep_dc)
+        if signals[0].device.type != "cpu":
+            return without_low_bands(signals, bands, first)
+        chosen, others = middling(bands)
+        results = dict(zip(others, by_length(self, [signals[i] for i in others]), strict=True))
+        woven = without_woven_bands([signals[i] for i in chosen], tuple([bands[i] for i in chosen]), first)
+        results.update(zip(chosen, woven, strict=True))
+        return [results[i] for i in range(len(signals))]
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,11 @@ class L2Rescale(Filter):
         energy = rows.square().sum(-1, keepdim=True)
         kept = torch.where(energy > 0, 1 - removed / energy, 0).clamp(min=0)
         return rows * kept.sqrt()
+
+
+@lru_cache(maxsize=64)
+def _bands(ratio: float, lengths: tuple[int, ...]) -> tuple[Band, ...]:
+    return tuple(Band(length, low_bins(ratio, length)) for length in lengths)
 
 
 def _without(rows: Tensor, bins: slice | Tensor) -> Tensor:

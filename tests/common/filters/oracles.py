@@ -30,6 +30,13 @@ def dense(length: int, removed: int) -> np.ndarray:
     return projection(length, list(range(removed)))
 
 
+def by_masking(rows: Tensor, removed: int, first: int = 0) -> Tensor:
+    """``FftHighPass`` of long signals, in float64 and all at once."""
+    spectrum = torch.fft.rfft(rows.double())
+    spectrum[..., first:removed] = 0
+    return torch.fft.irfft(spectrum, n=rows.shape[-1])
+
+
 def less_average(values: list[float], weights: list[float]) -> list[float]:
     """Element by element: less the weighted mean of the neighbours that exist."""
     radius, out = len(weights) // 2, []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.filters import FftHighPass, FftLowPass, Filter, L2Rescale, RandomBins, low_bins
 from common.filters.draws import drawn
-from tests.common.filters.oracles import SMALL_LENGTHS, dense, projection, ratio_for, signal
+from tests.common.filters.oracles import SMALL_LENGTHS, by_masking, dense, projection, ratio_for, signal
 
 LENGTHS = st.integers(1, 70)
 RATIOS = st.integers(0, 99).map(lambda percent: percent / 100)
@@ -135,12 +135,6 @@ def test_rows_are_filtered_one_by_one_and_not_changed() -> None:
 
 
 # Long signals, which a CPU filters in parts
-
-
-def by_masking(rows: Tensor, removed: int) -> Tensor:
-    spectrum = torch.fft.rfft(rows.double())
-    spectrum[..., :removed] = 0
-    return torch.fft.irfft(spectrum, n=rows.shape[-1])
 
 
 # Powers of two, ResNet's layers, odd with small factors, twice a prime, 17 * 241, and a prime.
