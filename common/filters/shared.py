@@ -87,7 +87,7 @@ def _shortest(band: Band, least: float) -> int:
 def _can_be_cut(band: Band, short: int) -> bool:
     """Whether the band lies below the middle of a short signal's spectrum, whole parts given."""
     parts, rest = divmod(band.length, short)
-    return rest == 0 and parts <= _MOST_PARTS and (parts == 1 or 2 * band.low <= short)
+    return rest == 0 and parts <= _MOST_PARTS and 2 * band.low <= short
 
 
 @lru_cache(maxsize=64)
