@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common.params import Arrays
 from strategies.round import Round, Vector
 
-BLOCK = 65_536  # numbers in half a megabyte
+BLOCK = 32_768  # numbers in a quarter of a megabyte
 
 Aggregate = Callable[[Round, Vector], Mapping[str, Vector]]
 
@@ -62,5 +62,8 @@ def _weighted(arrays: Sequence[NDArray[np.generic]], weights: Vector) -> Vector:
     for start in range(0, total.size, BLOCK):
         part = total[start : start + BLOCK]
         for weight, x in zip(weights.tolist(), flat, strict=True):
-            part += np.multiply(x[start : start + BLOCK], weight, out=product[: part.size], dtype=np.float64)
+            scaled = product[: part.size]
+            scaled[:] = x[start : start + BLOCK]  # at once, where a product of two types goes by small pieces
+            scaled *= weight
+            part += scaled
     return total.reshape(arrays[0].shape)
