@@ -40,12 +40,12 @@ from common.messages import (
 )
 from common.models import Head
 from common.params import Arrays
+from common.patience import patience
 from common.seeding import stream
 from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
-from strategies.patience import patience
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 

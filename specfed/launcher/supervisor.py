@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from common.patience import ask_soon
 from specfed.launcher import naps, warm
 
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
@@ -54,7 +55,7 @@ def _superlink() -> None:
 def _supernode() -> None:
     from flwr.supernode.cli import flower_supernode
 
-    if not naps.patch_node():
+    if not (naps.patch_node() and ask_soon()):
         logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
     flower_supernode()
 

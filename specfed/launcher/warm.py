@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.patience import ask_soon
 from specfed.launcher.guard import APPS, guard
 
 COMMANDS = {  # what Flower starts -> the function that it is
@@ -28,7 +29,11 @@ COMMANDS = {  # what Flower starts -> the function that it is
     "flwr-serverapp": "flwr.superlink.cli.flwr_serverapp:flwr_serverapp",
 }
 # What every start needs and no app brings along. An optimiser would import torch._dynamo in its first step.
-IMPORTS = (*(place.partition(":")[0] for place in COMMANDS.values()), "flwr.clientapp", "torch._dynamo")
+# Flower's HTTP client imports half of itself in its first request.
+IMPORTS = (
+    *(place.partition(":")[0] for place in COMMANDS.values()),
+    *("flwr.clientapp", "httpcore", "torch._dynamo"),
+)
 LONGEST = 100  # characters in the path of a Unix socket, a little less than Linux allows
 
 _PROGRAM = """\
@@ -72,6 +77,7 @@ def serve(address: Path) -> None:
     """Import what app processes need, then fork one for each start that arrives. Does not return."""
     for name in IMPORTS:
         importlib.import_module(name)
+    ask_soon()
     gc.freeze()  # what is shared with the forks stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are buried by the kernel
     with socket.socket(socket.AF_UNIX) as listener:

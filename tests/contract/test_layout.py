@@ -17,11 +17,11 @@ SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob
 
 KNOWS_FLOWER = (
     "common/messages.py",
+    "common/patience.py",
     "client_app/app.py",
     "client_app/memory.py",
     "strategies/drop_in.py",
     "strategies/flower.py",
-    "strategies/patience.py",
     "server_app/app.py",
     "server_app/roster.py",
     "specfed/launcher/*.py",

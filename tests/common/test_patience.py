@@ -1,17 +1,13 @@
 """Replies that are announced but never arrive whole: Flower's own wait, bounded."""
 
 import time
-from collections.abc import Callable, Iterable
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
-from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
 
-from strategies import patience as module
-from strategies.flower import PollingGrid
-from strategies.patience import patience
+from common import patience as module
+from common.patience import FIRST_PAUSE, ask_soon, patience
 
 
 def missing(object_id: str) -> bytes:
@@ -26,6 +22,28 @@ def late(after: float) -> Callable[[str], bytes]:
         return missing(object_id) if time.monotonic() < there else b"whole"
 
     return pull
+
+
+@pytest.fixture(autouse=True)
+def flowers_own() -> Iterator[None]:
+    """Each test finds Flower as it is, and leaves it so."""
+    before = dict(pull_objects.__kwdefaults__)
+    yield
+    pull_objects.__kwdefaults__.update(before)
+
+
+def test_what_is_late_is_asked_for_soon_again() -> None:
+    asked = []
+
+    def third_time(object_id: str) -> bytes:
+        asked.append(time.monotonic())
+        return missing(object_id) if len(asked) < 3 else b"whole"
+
+    assert ask_soon()
+    assert pull_objects(["a"], third_time) == {"a": b"whole"}
+    assert pull_objects.__kwdefaults__["initial_backoff"] == FIRST_PAUSE
+    first, second = asked[1] - asked[0], asked[2] - asked[1]
+    assert 0.8 * FIRST_PAUSE <= first < 1 and 1.6 * FIRST_PAUSE <= second < 1
 
 
 def test_flower_gives_up_on_what_never_arrives_when_it_is_told_to() -> None:
@@ -60,41 +78,5 @@ def test_a_flower_without_that_wait_is_left_alone(place: str, monkeypatch: pytes
     before = dict(pull_objects.__kwdefaults__)
     monkeypatch.setattr(module, "PLACE", place)
     with patience(1.0):
+        assert not ask_soon()
         assert pull_objects.__kwdefaults__ == before
-
-
-class HalfSent:
-    """A grid as Flower's: reply a is whole, reply b was announced and never came, reply c was not yet
-    announced when the first look began."""
-
-    def __init__(self) -> None:
-        self.announced = {"a", "b"}
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        return ["a", "b", "c"]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[SimpleNamespace]:
-        replies, found = [], sorted(self.announced.intersection(message_ids), reverse=True)
-        self.announced.add("c")
-        for message_id in found:  # b before a: it must not keep a from coming
-            try:
-                pull_objects([message_id], missing if message_id == "b" else late(0))
-                error = ""
-            except ObjectPullError as gone:
-                error = str(gone)
-            replies.append(
-                SimpleNamespace(error=error, metadata=SimpleNamespace(reply_to_message_id=message_id))
-            )
-        return replies
-
-
-def test_a_reply_cut_off_in_the_middle_holds_up_neither_round_nor_roster() -> None:
-    for ask in (
-        lambda grid: grid.send_and_receive([None], timeout=0.5),
-        lambda grid: [*grid.pull_messages(["a", "b"]), *grid.pull_messages(["c"])],
-    ):
-        started = time.monotonic()
-        replies: Any = ask(PollingGrid(HalfSent()))  # type: ignore[arg-type]
-        assert time.monotonic() - started < 10
-        errors = {r.metadata.reply_to_message_id: bool(r.error) for r in replies}
-        assert errors == {"a": False, "b": True, "c": False}

@@ -1,0 +1,56 @@
+"""The grid that waits for replies, and a reply that is announced but never arrives whole."""
+
+import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
+
+from strategies.flower import PollingGrid
+
+
+def missing(object_id: str) -> bytes:
+    raise ObjectUnavailableError(object_id)
+
+
+def whole(object_id: str) -> bytes:
+    return b"whole"
+
+
+class HalfSent:
+    """A grid as Flower's: reply a is whole, reply b was announced and never came, reply c was not yet
+    announced when the first look began."""
+
+    def __init__(self) -> None:
+        self.announced = {"a", "b"}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return ["a", "b", "c"]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[SimpleNamespace]:
+        replies, found = [], sorted(self.announced.intersection(message_ids), reverse=True)
+        self.announced.add("c")
+        for message_id in found:  # b before a: it must not keep a from coming
+            try:
+                pull_objects([message_id], missing if message_id == "b" else whole)
+                error = ""
+            except ObjectPullError as gone:
+                error = str(gone)
+            replies.append(
+                SimpleNamespace(error=error, metadata=SimpleNamespace(reply_to_message_id=message_id))
+            )
+        return replies
+
+
+def test_a_reply_cut_off_in_the_middle_holds_up_neither_round_nor_roster() -> None:
+    for ask in (
+        lambda grid: grid.send_and_receive([None], timeout=0.5),
+        lambda grid: [*grid.pull_messages(["a", "b"]), *grid.pull_messages(["c"])],
+    ):
+        started = time.monotonic()
+        replies: Any = ask(PollingGrid(HalfSent()))  # type: ignore[arg-type]
+        assert time.monotonic() - started < 10
+        errors = {r.metadata.reply_to_message_id: bool(r.error) for r in replies}
+        assert errors == {"a": False, "b": True, "c": False}
