@@ -33,7 +33,16 @@ from numpy.typing import NDArray
 from common.config import RunConfig
 from common.errors import ModelError, nearest
 from common.ledger import Flag, Status
-from common.messages import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict, pack, unpack
+from common.messages import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+    as_flower,
+    pack,
+    unpack,
+)
 from common.models import Head
 from common.params import Arrays
 from strategies import presets
@@ -164,7 +173,7 @@ class DropIn(Strategy):
             return None, None
         new = unpack(parameters) | self._inner.state.buffers
         said = [(reply.metrics, reply.examples) for reply in result.accepted]
-        return pack({name: new[name] for name in self._sent}), self._mean(said)
+        return as_flower({name: new[name] for name in self._sent}), self._mean(said)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -222,7 +231,8 @@ class DropIn(Strategy):
 
     def _whole(self, parameters: ArrayRecord) -> ArrayRecord:
         """The model that was to be sent, in its order, with these parameters."""
-        return ArrayRecord({name: parameters.get(name, x) for name, x in self._sent.items()})
+        plain = as_flower(unpack(parameters))
+        return ArrayRecord({name: plain.get(name, x) for name, x in self._sent.items()})
 
     def _ask(self, arrays: ArrayRecord, order: ConfigRecord) -> RecordDict:
         return RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: order})

@@ -1,9 +1,7 @@
 """Checkpoints: byte-equal there and back, whole or not at all, and a sentence for what is neither."""
 
-import json
 import os
 import pickle
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from common.checkpoint import Checkpoint, load_arrays, load_latest, save, save_arrays
 from common.errors import DataError
 from common.params import Arrays
-from tests.common.hazards import Bomb, last_word_when_killed
+from tests.common.hazards import BROKEN_TENSORS, Bomb, floats, last_word_when_killed, safetensors
 
 FILES = [
     "buffers.safetensors",
@@ -162,39 +160,15 @@ def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
 # Neither
 
 
-def safetensors(header: object, body: bytes = b"") -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
-
-
-def floats(count: int, kind: str = "F32", end: int = 4) -> dict[str, object]:
-    return {"w": {"dtype": kind, "shape": [count], "data_offsets": [0, end]}}
-
-
-BROKEN = {
-    "empty": b"",
-    "garbage": b"garbage" * 100,
-    "truncated": safetensors(floats(1))[:-3],
-    "no data": safetensors(floats(1)),
-    "too short": safetensors(floats(9), bytes(4)),
-    "a huge header": struct.pack("<Q", 2**62) + b"{}",
-    "no tensors": safetensors([1, 2]),
-    "overlapping": safetensors({"a": floats(1)["w"], "b": floats(1)["w"]}, bytes(4)),
-    "no type of numpy": safetensors(floats(2, "BF16"), bytes(4)),
-    "no type of numpy either": safetensors(floats(4, "F8_E4M3"), bytes(4)),
-    "unheard-of type": safetensors(floats(1, "PICKLE"), bytes(4)),
-}
-
-
 def test_the_broken_files_are_broken_in_one_thing_only(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(safetensors(floats(1), bytes(4)))
     assert_same(load_arrays(tmp_path / "a"), {"w": np.zeros(1, np.float32)})
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("kind", BROKEN_TENSORS)
 def test_a_broken_tensor_file_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     final = save(tmp_path, checkpoint(1), keep=1)
-    (final / "model.safetensors").write_bytes(BROKEN[kind])
+    (final / "model.safetensors").write_bytes(BROKEN_TENSORS[kind])
     with pytest.raises(DataError, match=r"no tensors in .*round-0001/model\.safetensors: ."):
         load_latest(tmp_path)
 

@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array
+from safetensors.numpy import save
 
 from common.errors import ConfigError, DataError, SpecfedError
 from common.ledger import NodeCard
 from common.messages import (
     ERROR_CODE,
+    PACKED,
     ArrayRecord,
     ConfigRecord,
     Message,
     RecordDict,
+    as_flower,
     card_record,
     pack,
     read_card,
@@ -24,7 +27,7 @@ from common.messages import (
     unpack,
 )
 from specfed.local_grid import own_identity
-from tests.common.hazards import Bomb
+from tests.common.hazards import BROKEN_TENSORS, Bomb
 
 CARD = NodeCard(
     name="site-1",
@@ -67,19 +70,26 @@ def test_tensors_travel_exactly() -> None:
 
 @pytest.mark.parametrize("dtype", ["?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 1)])
-def test_a_tensor_is_a_file_of_numpys_format(dtype: str, shape: tuple[int, ...]) -> None:
+def test_any_numbers_travel_in_one_piece(dtype: str, shape: tuple[int, ...]) -> None:
     x = np.ones(shape, dtype=dtype)
-    array = pack({"w": x})["w"]
-    assert array.data == saved(x)
-    assert (array.dtype, array.shape, array.stype) == (str(x.dtype), shape, "numpy.ndarray")
-    assert ArrayRecord({"w": Array(x)})["w"].data == array.data  # as Flower itself would write it
+    record = pack({"w": x, "a": x, " 1 ": x})
+    assert list(record) == [PACKED] and record[PACKED].stype == "safetensors"
+    for name, got in unpack(record).items():
+        assert (name in {"w", "a", " 1 "}) and (got.dtype, got.shape) == (x.dtype, x.shape)
+        assert got.tobytes() == x.tobytes()
+    plain = as_flower({"w": x})
+    assert plain["w"].data == ArrayRecord({"w": Array(x)})["w"].data  # as Flower itself would write it
+    assert np.array_equal(unpack(plain)["w"], x)
 
 
-def test_a_shape_that_only_equals_one_does_not_stay_in_mind() -> None:
-    header = saved(np.ones(1, np.uint32))[:-4].replace(b"(1,)", b"(True,)")
-    with pytest.raises(ValueError, match="no plain array"):
-        unpack(ArrayRecord({"w": Array("uint32", (True,), "numpy.ndarray", header + bytes(4))}))
-    assert pack({"w": np.ones(1, np.uint32)})["w"].data == saved(np.ones(1, np.uint32))
+def test_a_thousand_tensors_keep_their_order() -> None:
+    names = [f"layer {1001 - i}.weight" for i in range(1001)]
+    assert list(unpack(pack({name: np.array(i) for i, name in enumerate(names)}))) == names
+
+
+def test_a_tensor_may_be_called_as_the_whole_is() -> None:
+    for make in (pack, as_flower):
+        assert unpack(make({PACKED: np.ones(2)}))[PACKED].tolist() == [1, 1]
 
 
 def test_no_tensors_travel_too() -> None:
@@ -147,6 +157,26 @@ def test_a_pickle_is_not_run(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no plain array"):
             unpack(ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", data)}))
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("kind", BROKEN_TENSORS)
+def test_bytes_that_are_no_safetensors_are_a_value_error(kind: str) -> None:
+    array = Array(dtype="uint8", shape=(2,), stype="safetensors", data=BROKEN_TENSORS[kind])
+    with pytest.raises(ValueError, match=r"the tensors are no safetensors: .") as refused:
+        unpack(ArrayRecord({PACKED: array}))
+    assert refused.value.__cause__ is None
+
+
+def test_what_comes_beside_the_whole_is_a_value_error() -> None:
+    record = pack({"w": np.ones(2)})
+    record["v"] = Array(np.ones(2))
+    with pytest.raises(ValueError, match="the record has 2 arrays"):
+        unpack(record)
+
+
+def test_a_whole_without_numbers_before_its_names_has_none_of_the_models() -> None:
+    array = Array("uint8", (1,), "safetensors", save({"w": np.ones(2)}))
+    assert list(unpack(ArrayRecord({PACKED: array}))) == [""]
 
 
 @pytest.mark.parametrize("stype", ["pickle", "torch.Tensor", ""])

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Message
+
+from common.messages import PACKED, pack, unpack
 
 Change = Callable[[Message, int], Message]
 
 
 def with_arrays(record: str, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Change:
     def on_reply(reply: Message, _: int) -> Message:
-        arrays = {name: array.numpy() for name, array in reply.content.array_records[record].items()}
-        changed = {name: Array(value) for name, value in change(arrays).items()}
-        reply.content[record] = ArrayRecord(changed)
+        reply.content[record] = pack(change(unpack(reply.content.array_records[record])))
         return reply
 
     return on_reply
@@ -35,7 +35,7 @@ def without_record(name: str) -> Change:
 
 
 def garbage(reply: Message, _: int) -> Message:
-    reply.content.array_records["update"]["0.bias"].data = b"not an array"
+    reply.content.array_records["update"][PACKED].data = b"not an array"
     return reply
 
 
