@@ -1,9 +1,10 @@
 """Checkpoints: a whole round in one folder that is there completely or not at all.
 
-``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), ``buffers.safetensors``,
-``optimizer.safetensors`` (the server optimiser's arrays, often none), ``personal.safetensors`` (models that
-belong to single nodes, mostly none), ``shared.safetensors`` (what the algorithm keeps on the server, mostly
-nothing) and ``state.json``. It is written under another name, flushed to the disk and renamed. No pickle.
+``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), where there are any also
+``buffers.safetensors``, ``optimizer.safetensors`` (the server optimiser's arrays), ``personal.safetensors``
+(models that belong to single nodes) and ``shared.safetensors`` (what the algorithm keeps on the server),
+and ``state.json``, which lists them. It is written under another name, flushed to the disk and renamed. No
+pickle.
 """
 
 import json
@@ -19,7 +20,8 @@ from common.errors import DataError
 from common.ledger import to_json
 from common.params import Arrays
 
-FORMAT = 2
+FORMAT = 3
+PARTS = ("model", "buffers", "optimizer", "personal", "shared")
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,11 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     partial = folder / f".{final.name}.{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_arrays(partial / "model.safetensors", checkpoint.model)
-    save_arrays(partial / "buffers.safetensors", checkpoint.buffers)
-    save_arrays(partial / "optimizer.safetensors", checkpoint.optimizer)
-    save_arrays(partial / "personal.safetensors", checkpoint.personal)
-    save_arrays(partial / "shared.safetensors", checkpoint.shared)
-    meta = {"format": FORMAT, "round": checkpoint.round, "state": checkpoint.state}
+    parts = {part: getattr(checkpoint, part) for part in PARTS}
+    parts = {part: arrays for part, arrays in parts.items() if arrays}
+    for part, arrays in parts.items():
+        save_arrays(partial / f"{part}.safetensors", arrays)
+    meta = {"format": FORMAT, "round": checkpoint.round, "parts": [*parts], "state": checkpoint.state}
     _write(partial / "state.json", to_json(meta).encode())
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
@@ -65,11 +66,11 @@ def load_latest(folder: Path) -> Checkpoint:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise DataError(f"{latest} has checkpoint format {meta['format']}; this version reads {FORMAT}")
-        model, buffers, optimizer, personal, shared = (
-            load_arrays(latest / f"{part}.safetensors")
-            for part in ("model", "buffers", "optimizer", "personal", "shared")
-        )
-        return Checkpoint(int(meta["round"]), model, buffers, meta["state"], optimizer, personal, shared)
+        parts = {
+            part: load_arrays(latest / f"{part}.safetensors") if part in meta["parts"] else {}
+            for part in PARTS
+        }
+        return Checkpoint(int(meta["round"]), state=meta["state"], **parts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
 

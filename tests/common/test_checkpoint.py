@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.checkpoint import Checkpoint, load_arrays, load_latest, save, save_arrays
+from common.checkpoint import PARTS, Checkpoint, load_arrays, load_latest, save, save_arrays
 from common.errors import DataError
 from common.params import Arrays
 from tests.common.hazards import BROKEN_TENSORS, Bomb, floats, last_word_when_killed, safetensors
@@ -65,22 +65,30 @@ def test_no_arrays_come_back_as_none(tmp_path: Path) -> None:
     assert load_arrays(tmp_path / "a.safetensors") == {}
 
 
-def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
+def whole() -> Checkpoint:
+    """One that has something of everything."""
     state = {"scores": {"site-ä": [0.1, 1e-300, None]}, "round": 3, "empty": {}}
     optimizer = {"variance/w": np.array([1e-300, 2.0])}
     personal = {"site-1/w": np.array([0.5], np.float32)}
     shared = {"control/w": np.array([1 / 3])}
-    whole = Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer, personal, shared)
-    final = save(tmp_path, whole, keep=1)
+    return Checkpoint(7, arrays(), {"n": np.array(3)}, state, optimizer, personal, shared)
+
+
+def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
+    final = save(tmp_path, whole(), keep=1)
     assert final == tmp_path / "round-0007"
     assert names(final) == FILES
     back = load_latest(tmp_path)
-    assert (back.round, back.state) == (7, state)
-    assert_same(back.model, arrays())
-    assert_same(back.buffers, {"n": np.array(3)})
-    assert_same(back.optimizer, optimizer)
-    assert_same(back.personal, personal)
-    assert_same(back.shared, shared)
+    assert (back.round, back.state) == (7, whole().state)
+    for part in PARTS:
+        assert_same(getattr(back, part), getattr(whole(), part))
+
+
+def test_what_there_is_none_of_has_no_file(tmp_path: Path) -> None:
+    final = save(tmp_path, Checkpoint(1, {"w": np.ones(2)}, {}, {}), keep=1)
+    assert names(final) == ["model.safetensors", "state.json"]
+    back = load_latest(tmp_path)
+    assert not (back.buffers or back.optimizer or back.personal or back.shared)
 
 
 def test_what_was_loaded_may_be_written_to(tmp_path: Path) -> None:
@@ -137,14 +145,14 @@ def test_leftovers_of_a_killed_process_with_the_same_pid_do_not_mix_in(tmp_path:
     partial = tmp_path / f".round-0001.{os.getpid()}"
     partial.mkdir()
     (partial / "rubbish").write_text("x")
-    assert names(save(tmp_path, checkpoint(1), keep=1)) == FILES
+    assert names(save(tmp_path, whole(), keep=1)) == FILES
 
 
 def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     code = (
         "import itertools, pathlib, sys\n"
         "import numpy as np\n"
-        "from common.checkpoint import Checkpoint, save\n"
+        "from common.checkpoint import PARTS, Checkpoint, save\n"
         "for n in itertools.count(1):\n"
         "    big = {'w': np.full(200_000, n, np.float32)}\n"
         "    save(pathlib.Path(sys.argv[1]), Checkpoint(n, big, big, {'n': n}), keep=2)\n"
@@ -185,14 +193,18 @@ def test_a_pickle_under_a_tensor_files_name_is_refused_and_not_run(tmp_path: Pat
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
-    (save(tmp_path, checkpoint(1), keep=1) / file).unlink()
+    (save(tmp_path, whole(), keep=1) / file).unlink()
     with pytest.raises(DataError, match=file.replace(".", r"\.")):
         load_latest(tmp_path)
 
 
 @pytest.mark.parametrize(
     "state",
-    [b"", b"{", b"[]", b"3", b"{}", b'{"format": 2}', b'{"format": 2, "round": "x", "state": {}}', b"\xff"],
+    [
+        *(b"", b"{", b"[]", b"3", b"{}", b"\xff", b'{"format": 3}'),
+        b'{"format": 3, "round": "x", "parts": ["model"], "state": {}}',
+        b'{"format": 3, "round": 1, "parts": 7, "state": {}}',
+    ],
 )
 def test_a_broken_state_is_refused(tmp_path: Path, state: bytes) -> None:
     (save(tmp_path, checkpoint(1), keep=1) / "state.json").write_bytes(state)
@@ -202,10 +214,10 @@ def test_a_broken_state_is_refused(tmp_path: Path, state: bytes) -> None:
 
 def test_another_format_is_told(tmp_path: Path) -> None:
     final = save(tmp_path, checkpoint(1), keep=1)
-    (final / "state.json").write_text('{"format": 3, "round": 1, "state": {}}')
+    (final / "state.json").write_text('{"format": 2, "round": 1, "state": {}}')
     with pytest.raises(DataError) as refused:
         load_latest(tmp_path)
-    assert str(refused.value) == f"{final} has checkpoint format 3; this version reads 2"
+    assert str(refused.value) == f"{final} has checkpoint format 2; this version reads 3"
 
 
 def test_no_checkpoint_is_told(tmp_path: Path) -> None:
