@@ -40,7 +40,6 @@ from common.messages import (
     MetricRecord,
     RecordDict,
     as_flower,
-    pack,
     unpack,
 )
 from common.models import Head
@@ -155,7 +154,7 @@ class DropIn(Strategy):
         parameters, buffers = self._split(model)
         self._buffer_names = frozenset(buffers)
         inner.state = replace(inner.state, buffers=buffers)
-        return inner.configure_train(server_round, pack(parameters), config, grid)
+        return inner.configure_train(server_round, as_flower(parameters), config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -206,7 +205,7 @@ class DropIn(Strategy):
             self._present,
             lambda number: ConfigRecord({**self._config, "server-round": number}),
             StrategyState(buffers),
-            wire=Wire(lambda sent: self._ask(self._whole(sent.arrays), sent.order), self._read),
+            wire=Wire(lambda sent: self._ask(self._whole(sent.arrays), sent.order), self._read, as_flower),
         )
 
     def _split(self, model: Arrays) -> tuple[Arrays, Arrays]:
@@ -231,8 +230,7 @@ class DropIn(Strategy):
 
     def _whole(self, parameters: ArrayRecord) -> ArrayRecord:
         """The model that was to be sent, in its order, with these parameters."""
-        plain = as_flower(unpack(parameters))
-        return ArrayRecord({name: plain.get(name, x) for name, x in self._sent.items()})
+        return ArrayRecord({name: parameters.get(name, x) for name, x in self._sent.items()})
 
     def _ask(self, arrays: ArrayRecord, order: ConfigRecord) -> RecordDict:
         return RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: order})

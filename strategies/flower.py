@@ -134,13 +134,15 @@ class Sent:
 
 @dataclass(frozen=True)
 class Wire:
-    """What messages to nodes hold, and how a reply to a broadcast of these parameters is read.
+    """What messages to nodes hold, how a model becomes a record, and how a reply to a broadcast of these
+    parameters is read.
 
     ``read`` raises Inadmissible, or what broken records and arrays raise, for a reply that it cannot read.
     """
 
     ask: Callable[[Sent], RecordDict]
     read: Callable[[RecordDict, Arrays], Said]
+    pack: Callable[[Arrays], ArrayRecord] = pack
 
 
 def _ask(sent: Sent) -> RecordDict:
@@ -213,7 +215,7 @@ class RecipeStrategy(Strategy):
             name: Message(
                 self.wire.ask(
                     Sent(
-                        arrays if sent[name] is model else pack(sent[name]),
+                        arrays if sent[name] is model else self.wire.pack(sent[name]),
                         buffers,
                         order,
                         packed,
@@ -277,7 +279,9 @@ class RecipeStrategy(Strategy):
         self.state, notes = self._without_lost_memory(state, accepted)
         said = "; ".join((*outcome.notes, *notes))
         self.last = RoundResult(turn.number, verdicts, turn.seconds(), outcome, flags, said, turn.sent)
-        return pack(outcome.model), MetricRecord({"accepted": len(accepted), "sampled": len(verdicts)})
+        return self.wire.pack(outcome.model), MetricRecord(
+            {"accepted": len(accepted), "sampled": len(verdicts)}
+        )
 
     def _without_lost_memory(
         self, state: StrategyState, accepted: Sequence[Reply]

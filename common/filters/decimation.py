@@ -42,14 +42,15 @@ def keep_low_band(spectra: Tensor, length: int, first: int, end: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def parts_of(length: int, low: int) -> int:
+def parts_of(length: int, low: int, least: float = 1) -> int:
     """Into how many short signals to split a long one; 1 if it is not worth it or cannot be done.
 
-    ``low`` bins must lie below the middle of a short signal's spectrum.
+    ``low`` bins must lie below the middle of a short signal's spectrum, which has ``least`` elements or more.
     """
     if length < _LONG:
         return 1
-    return max(q for q in range(1, _MOST_PARTS + 1) if q == 1 or (length % q == 0 and 2 * q * low <= length))
+    possible = (q for q in range(2, _MOST_PARTS + 1) if length % q == 0)
+    return max((q for q in possible if 2 * q * low <= length and q * least <= length), default=1)
 
 
 @lru_cache(maxsize=64)

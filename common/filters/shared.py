@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.filters.decimation import turns_of
+from common.filters.decimation import parts_of, turns_of
 
 _MOST_PARTS = 32
 
@@ -70,18 +70,12 @@ def groups(bands: tuple[Band, ...], least: float = math.inf) -> tuple[tuple[int,
     left = sorted(range(len(bands)), key=lambda i: bands[i].length)
     found = []
     while left:
-        short = _shortest(bands[left[0]], least)
+        length, low = bands[left[0]]
+        short = length // parts_of(length, low, least)
         members = tuple(i for i in left if _can_be_cut(bands[i], short))
         found.append((short, members))
         left = [i for i in left if i not in members]
     return tuple(found)
-
-
-def _shortest(band: Band, least: float) -> int:
-    shorts = [band.length // parts for parts in range(2, _MOST_PARTS + 1)]
-    return min(
-        [short for short in shorts if short >= least and _can_be_cut(band, short)], default=band.length
-    )
 
 
 def _can_be_cut(band: Band, short: int) -> bool:

@@ -221,6 +221,20 @@ def test_it_works_in_a_loop_of_the_users_own(app: Handler, start: ArrayRecord) -
         np.testing.assert_array_equal(arrays[name].numpy(), x)
 
 
+def test_a_model_is_written_out_once_for_all_nodes(app: Handler, start: ArrayRecord) -> None:
+    grid = grid_of(app)
+    strategy = SpectralFuse(head="fc2.weight")
+    arrays = start
+    for number in (1, 2):
+        messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
+        sent = [message.content.array_records["arrays"] for message in messages]
+        for name in start:
+            assert len({id(record[name].data) for record in sent}) == 1 < len(sent)
+        new, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        assert new is not None
+        arrays = new
+
+
 def test_a_recipe_may_send_each_node_a_model_of_its_own(app: Handler, start: ArrayRecord) -> None:
     heard: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}  # (round, node) -> received, returned
     models: dict[int, np.ndarray] = {}

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
-from specfed.launcher import naps
+from common.patience import FIRST_PAUSE
+from specfed.launcher import naps, supervisor
 
 
 class Clock:
@@ -66,6 +68,19 @@ def test_a_superexec_naps_shortly_after_a_start(clock: Clock, monkeypatch: pytes
     superexec._handle_launch_result("result", "task")
     superexec.time.sleep(0.2)
     assert clock.naps == pytest.approx([2.0, 0.2]) and told == [("result", "task")]
+
+
+def test_a_nodes_process_naps_so_and_asks_soon_for_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    node: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    monkeypatch.setattr(node, "time", node.time)
+    monkeypatch.setitem(pull_objects.__kwdefaults__, "initial_backoff", 1)
+    seen: list[object] = []
+    monkeypatch.setattr(
+        "flwr.supernode.cli.flower_supernode",
+        lambda: seen.extend([type(node.time), pull_objects.__kwdefaults__["initial_backoff"]]),
+    )
+    supervisor._supernode()
+    assert seen == [SimpleNamespace, FIRST_PAUSE]
 
 
 def test_an_unknown_flower_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from common.patience import FIRST_PAUSE
 from specfed.launcher import warm
 
-# A stand-in for Flower's function that says what it was started with.
+# A stand-in for Flower's function that says what it was started with, and how soon it asks again.
 COMMAND = """
 import json, os, sys
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 def main():
-    print(json.dumps([sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid()]), flush=True)
+    pause = pull_objects.__kwdefaults__["initial_backoff"]
+    print(json.dumps([sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid(), pause]), flush=True)
     sys.exit(3)
 """
 SERVE = """
 import sys
 from pathlib import Path
+from common.patience import FIRST_PAUSE
 from specfed.launcher import warm
 warm.IMPORTS = ("json",)
 warm.COMMANDS = {"flwr-clientapp": "stand_in:main"}
@@ -83,6 +87,7 @@ def test_a_start_keeps_arguments_folder_environment_and_output(
     first, second = (json.loads(line) for line in output.read_text().splitlines())
     assert first[:3] == second[:3] == [["flwr-clientapp", "--token", "a b"], str(elsewhere), "hello"]
     assert len({first[3], second[3], server.pid}) == 3  # a process for each start
+    assert first[4] == FIRST_PAUSE
     assert server.poll() is None
 
 
