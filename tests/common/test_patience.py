@@ -55,6 +55,7 @@ def test_flower_gives_up_on_what_never_arrives_when_it_is_told_to() -> None:
 
 def test_what_arrives_in_time_comes_through() -> None:
     with patience(30):
+        assert pull_objects.__kwdefaults__["initial_backoff"] == FIRST_PAUSE
         assert pull_objects(["a", "b"], late(0.5)) == {"a": b"whole", "b": b"whole"}
 
 
