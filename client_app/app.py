@@ -6,17 +6,18 @@ handler always replies: without a reply the SuperNode would wait for ever.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from flwr.clientapp import ClientApp
 
-from common.config import NodeConfig, RunConfig
+from common import memo
+from common.config import Checked, NodeConfig, RunConfig, Value
 from common.datasets import Examples, Rows, fingerprint, load, split_validation
 from common.errors import ConfigError, DataError, SpecfedError
 from common.ledger import NodeCard
@@ -61,6 +62,7 @@ app = ClientApp()
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 Handler = Callable[[Message, Context], Message]
+Config = TypeVar("Config", bound=Checked)
 
 
 def always_replies(work: Callable[[Message, Context], RecordDict]) -> Handler:
@@ -177,8 +179,15 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
     if "data" not in context.node_config:
         raise DataError("this node has no data: start it with specfed node --data ... --name ...")
-    node = NodeConfig.read(context.node_config, "the node's configuration")
-    return node, RunConfig.read(context.run_config, "the run configuration")
+    return (
+        _checked(NodeConfig, context.node_config, "the node's configuration"),
+        _checked(RunConfig, context.run_config, "the run configuration"),
+    )
+
+
+def _checked(kind: type[Config], values: Mapping[str, Value], source: str) -> Config:
+    key = (kind.__name__, repr(values))  # not the values: 1, 1.0 and True are equal
+    return memo.once(key, lambda: kind.read(values, source), lambda _: len(key[1]))
 
 
 def _own_data(node: NodeConfig) -> tuple[Examples, Rows, Rows]:
@@ -215,13 +224,13 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
     threads = node.threads or run.threads
     if threads:
         torch.set_num_threads(threads)
-    content = message.content
-    order = content.config_records[CONFIG]
+    arrays = message.content.array_records  # Flower picks them out anew each time
+    order = message.content.config_records[CONFIG]
     shape = order["input-shape"]
     assert isinstance(shape, list)
     model = models.build(run.model, tuple(int(s) for s in shape), _integer(order["classes"]), run.seed)
-    load_into(trainable(model), unpack(content.array_records[ARRAYS]))
-    load_into(carried(model), unpack(content.array_records[BUFFERS]))
+    load_into(trainable(model), unpack(arrays[ARRAYS]))
+    load_into(carried(model), unpack(arrays[BUFFERS]))
     device = resolve(node.device or run.device)
     return model.to(device), device
 

@@ -152,13 +152,13 @@ def _ask(sent: Sent) -> RecordDict:
 
 
 def _read(content: RecordDict, model: Arrays) -> Said:
+    records = content.array_records  # Flower picks them out anew each time
     reports = {
         name.removeprefix(REPORT): unpack(record)
-        for name, record in content.array_records.items()
+        for name, record in records.items()
         if name.startswith(REPORT)
     }
-    update = unpack(content.array_records[UPDATE])
-    buffers = unpack(content.array_records[BUFFERS])
+    update, buffers = unpack(records[UPDATE]), unpack(records[BUFFERS])
     return Said(update, buffers, dict(content.metric_records[METRICS]), reports)
 
 
