@@ -2,12 +2,15 @@
 
 Flower asks at fixed intervals: short ones cost an idle machine CPU time, long ones slow each round. Here a
 nap is a small share of the time since the last work, so that what it adds to a wait stays small beside it.
+What is left, and nobody needs so often, is slowed as well: the ticks of HTTP servers, and a node's watch over
+its connection's state.
 """
 
 import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +21,7 @@ LONGEST = 3.0  # seconds; Flower's own for nodes
 NODE_SHORTEST = 0.3  # of nodes that ask their server for messages
 TASK_SHORTEST = 0.2  # of those that start app processes
 REPLY_NAP = 0.3  # while a node waits for its own app process
+TICKS = 5  # of uvicorn's tenths of a second, in one: so much later may it see that it is to stop
 PATCHED_FLOWER = "1.39."
 
 _PROGRAM = """\
@@ -63,7 +67,37 @@ def patch_node() -> bool:
             naps.work()
 
     node.time = SimpleNamespace(sleep=sleep)
+    connection: Any = importlib.import_module("flwr.client.grpc_rere_client.connection")
+    connection.create_channel = _unwatched(connection.create_channel)
+    return patch_http()
+
+
+def patch_http() -> bool:
+    """Let HTTP servers in this process look less often whether they are to stop, and what time it is. False,
+    and nothing changed, for an unknown Flower."""
+    if not _known():
+        return False
+    uvicorn: Any = importlib.import_module("uvicorn.server")
+
+    async def main_loop(server: Any) -> None:
+        tick = 0
+        while not await server.on_tick(tick):
+            tick += TICKS
+            await uvicorn.asyncio.sleep(TICKS / 10)
+
+    uvicorn.Server.main_loop = main_loop
     return True
+
+
+def _unwatched(create_channel: Callable[..., Any]) -> Callable[..., Any]:
+    """``create_channel``, whose channels take no subscriber: for one gRPC polls five times a second."""
+
+    def create(*arguments: Any, **more: Any) -> Any:
+        channel = create_channel(*arguments, **more)
+        channel.subscribe = lambda callback: None
+        return channel
+
+    return create
 
 
 def patch_superexec() -> bool:

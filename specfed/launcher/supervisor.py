@@ -49,6 +49,7 @@ def main() -> int:
 def _superlink() -> None:
     from flwr.superlink.cli import flower_superlink
 
+    naps.patch_http()
     flower_superlink()
 
 

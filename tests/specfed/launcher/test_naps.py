@@ -2,11 +2,15 @@
 
 import importlib
 import subprocess
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
+from flwr.client.grpc_rere_client import connection
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from common.patience import FIRST_PAUSE
@@ -41,11 +45,17 @@ def test_a_nap_is_a_share_of_the_idle_time_within_limits(idle: float, seconds: f
     assert naps.nap_length(idle, 0.3) == pytest.approx(seconds)
 
 
-def test_a_node_naps_shortly_after_work_and_longer_when_idle(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Flower's module of the SuperNode's loop; what is patched for nodes is put back at the end."""
     node: Any = importlib.import_module("flwr.supernode.start_client_internal")
-    monkeypatch.setattr(node, "time", node.time)  # put back at the end
+    monkeypatch.setattr(node, "time", node.time)
+    monkeypatch.setattr(connection, "create_channel", connection.create_channel)
+    monkeypatch.setattr(uvicorn.Server, "main_loop", uvicorn.Server.main_loop)
+    return node
+
+
+def test_a_node_naps_shortly_after_work_and_longer_when_idle(clock: Clock, node: Any) -> None:
     assert naps.patch_node()
     node.time.sleep(3)
     clock.now += 100
@@ -70,26 +80,76 @@ def test_a_superexec_naps_shortly_after_a_start(clock: Clock, monkeypatch: pytes
     assert clock.naps == pytest.approx([2.0, 0.2]) and told == [("result", "task")]
 
 
-def test_a_nodes_process_naps_so_and_asks_soon_for_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    node: Any = importlib.import_module("flwr.supernode.start_client_internal")
-    monkeypatch.setattr(node, "time", node.time)
+def test_a_node_does_not_watch_its_connection(node: Any) -> None:
+    def threads_that_watch() -> int:
+        channel = connection.create_channel("127.0.0.1:1", insecure=True)
+        before = set(threading.enumerate())
+        channel.subscribe(connection.on_channel_state_change)
+        started = set(threading.enumerate()) - before
+        channel.unsubscribe(connection.on_channel_state_change)
+        for thread in started:
+            thread.join()
+        channel.close()
+        return len(started)
+
+    assert threads_that_watch() > 0  # what there is to save
+    assert naps.patch_node()
+    assert threads_that_watch() == 0
+
+
+def test_an_http_server_looks_twice_a_second_and_stops_when_told(node: Any) -> None:
+    async def no_app(scope: object, receive: object, send: object) -> None:
+        """Never called."""
+
+    assert naps.patch_http()
+    server = uvicorn.Server(uvicorn.Config(no_app, port=0, ws="none", lifespan="off", log_level="error"))
+    ticks: list[int] = []
+
+    async def on_tick(tick: int) -> bool:
+        ticks.append(tick)
+        server.should_exit = len(ticks) == 3
+        return await uvicorn.Server.on_tick(server, tick)
+
+    server.on_tick = on_tick  # type: ignore[method-assign]
+    started = time.monotonic()
+    server.run()
+    assert ticks == [0, 5, 10]  # of ten a second: where they are full seconds, uvicorn sets its clock
+    assert time.monotonic() - started > 0.9
+
+
+def test_a_nodes_process_naps_so_and_asks_soon_for_what_is_late(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(pull_objects.__kwdefaults__, "initial_backoff", 1)
-    seen: list[object] = []
+    before, seen = uvicorn.Server.main_loop, list[object]()
     monkeypatch.setattr(
         "flwr.supernode.cli.flower_supernode",
-        lambda: seen.extend([type(node.time), pull_objects.__kwdefaults__["initial_backoff"]]),
+        lambda: seen.extend(
+            [
+                type(node.time),
+                pull_objects.__kwdefaults__["initial_backoff"],
+                uvicorn.Server.main_loop is not before,
+            ]
+        ),
     )
     supervisor._supernode()
-    assert seen == [SimpleNamespace, FIRST_PAUSE]
+    assert seen == [SimpleNamespace, FIRST_PAUSE, True]
 
 
-def test_an_unknown_flower_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    node: Any = importlib.import_module("flwr.supernode.start_client_internal")
+def test_a_servers_process_looks_less_often_too(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = uvicorn.Server.main_loop, list[object]()
+    monkeypatch.setattr("flwr.superlink.cli.flower_superlink", lambda: seen.append(uvicorn.Server.main_loop))
+    supervisor._superlink()
+    assert len(seen) == 1 and seen != [before]
+
+
+def test_an_unknown_flower_stays_as_it_is(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     superexec: Any = importlib.import_module("flwr.supercore.superexec.run_superexec")
-    before = node.time, superexec.time
+    before = node.time, superexec.time, connection.create_channel, uvicorn.Server.main_loop
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.40.0")
-    assert not naps.patch_node() and not naps.patch_superexec()
-    assert (node.time, superexec.time) == before and not isinstance(node.time, SimpleNamespace)
+    assert not naps.patch_node() and not naps.patch_superexec() and not naps.patch_http()
+    assert (node.time, superexec.time, connection.create_channel, uvicorn.Server.main_loop) == before
+    assert not isinstance(node.time, SimpleNamespace)
 
 
 def test_the_program_is_flowers_superexec(tmp_path: Path) -> None:
