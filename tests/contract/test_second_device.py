@@ -1,0 +1,129 @@
+"""Nodes and server on a device that is not the CPU: nothing is left behind, and it is the same training."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_app.algorithms import ALGORITHMS
+from common.checkpoint import load_arrays
+from common.config import Value
+from common.filters import FILTERS
+from common.gradients import FilteredOptimizer
+from tests.federation import DATA, Federation, Run
+from tests.second_device import DEVICE, present
+
+ROUNDING = 1e-6  # off the CPU the FFT filter takes another way to the same numbers
+
+OPTIONS: dict[str, dict[str, Value]] = {
+    "scaffold with the full gradient": {"algorithm": "scaffold", "scaffold_option": "I"},
+    "ASAM": {"algorithm": "fedsam", "sam_adaptive": True},
+    "FedCM, warm start": {"algorithm": "fedcm", "warm_start": True},
+    "FedFFT, length restored": {"algorithm": "fedfft", "fft_renorm": True},
+    "FedVSSAM, one gradient a step": {"algorithm": "fedvssam", "vssam_reuse": True},
+    "FedVSSAM, control": {"algorithm": "fedvssam", "vssam_direction": "control"},
+    "FedLESAM-S": {"algorithm": "fedlesam", "lesam_rule": "scaffold"},
+    "FedLESAM-D": {"algorithm": "fedlesam", "lesam_rule": "feddyn"},
+    "SSF by coordinates": {"algorithm": "ssf", "ssf_projector": "coordinate"},
+    "SSF by frequencies": {"algorithm": "ssf", "ssf_projector": "spectral"},
+    "all sites": {"algorithm": "fedsam", "filter_sites": "gradient,ascent,perturbation,sent"},
+    "kept bins": {"uplink": "kept-bins", "filter_sites": "gradient,sent"},
+    "elements in a random order": {"filter_order": "random"},
+    "GD, wide": {"filter": "gd", "filter_sigma": 60.0},
+    "learnt weights": {"weighting": "fedlaw", "proxy_data": DATA},
+    "mean kept": {"filter_keep_dc": True},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.5, "micro_batches": 3},
+    "what updates show": {"diagnostics": "updates", "filter": "none", "diagnostics_probe": 8},
+}
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_algorithms_train_there_as_on_the_cpu(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    assert_same(federation, monkeypatch, algorithm=algorithm, filter="fft")
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_so_do_their_options(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, options: dict[str, Value]
+) -> None:
+    assert_same(federation, monkeypatch, **options)
+
+
+@pytest.mark.parametrize("filter_", sorted(FILTERS))
+def test_so_do_filters_with_batch_norm_and_gradients_looked_at(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, filter_: str
+) -> None:
+    model = "tests.federation:normed_net"
+    assert_same(federation, monkeypatch, filter=filter_, model=model, diagnostics="gradients")
+
+
+@pytest.mark.parametrize("filter_", ["fft", "lap-d", "gd"])
+@pytest.mark.parametrize("model", ["mlp4", "cnn5", "resnet20"])
+def test_so_do_our_models(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, model: str, filter_: str
+) -> None:
+    nodes = [federation.node(f"site-{i}", range(40 * i, 40 * i + 40), data="digits") for i in (1, 2)]
+    config: dict[str, Value] = {"model": model, "filter": filter_, "learning_rate": 0.05, "rounds": 1}
+    assert_same(federation, monkeypatch, nodes, eval_data="digits", **config)
+
+
+def test_a_filtered_optimizer_works_there() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 6), torch.arange(8) % 4
+    here = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4))
+    with present():
+        there = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4)).to(DEVICE)
+        there.load_state_dict(here.state_dict())
+        for model, place in ((here, "cpu"), (there, DEVICE)):
+            inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer = FilteredOptimizer(inner, model, "fft", ratio=0.05)
+            for _ in range(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x.to(place)), y.to(place)).backward()
+                optimizer.step()
+        for p, q in zip(here.parameters(), there.parameters(), strict=True):
+            torch.testing.assert_close(q.cpu(), p, rtol=0, atol=ROUNDING)
+
+
+def test_the_device_is_not_the_cpu() -> None:
+    with present():
+        x = torch.ones(3, device=DEVICE)
+        assert (x.device, torch.zeros_like(x).device, x.cpu().device.type) == (DEVICE, DEVICE, "cpu")
+        assert (2 * x).tolist() == [2.0, 2.0, 2.0] and (x + torch.tensor(1.0)).tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
+            x + torch.ones(3)
+        with pytest.raises(RuntimeError, match="add_: expected all tensors to be on the same device"):
+            torch.tensor(1.0).add_(x.sum())
+        with pytest.raises(RuntimeError, match="numpy"):
+            x.numpy()
+
+
+def assert_same(
+    federation: Federation,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: list[dict[str, Value]] | None = None,
+    **config: Value,
+) -> None:
+    """A run there ends with the weights of the same run on the CPU, and with its measures."""
+    settings: dict[str, Value] = {"rounds": 2, "local_epochs": 1} | config
+    here = federation.run("here", nodes, **settings)
+    monkeypatch.setattr("common.devices.resolve", lambda device: DEVICE)  # the nodes'
+    monkeypatch.setattr("server_app.app.resolve", lambda device: DEVICE)
+    with present():
+        there = federation.run("there", nodes, **settings)
+    for run in (here, there):
+        assert run.error is None
+        assert [(c.status, c.reason) for c in run.clients() if c.status != "accepted"] == []
+    first, second = final(here), final(there)
+    assert first.keys() == second.keys()
+    for name, x in first.items():
+        np.testing.assert_allclose(second[name], x, rtol=0, atol=ROUNDING, err_msg=name)
+    assert [r.loss for r in there.rounds] == pytest.approx([r.loss for r in here.rounds], abs=1e-5)
+
+
+def final(run: Run) -> dict[str, np.ndarray]:
+    """The weights a run ended with, in float64."""
+    arrays = load_arrays(run.folder / "model.safetensors")
+    return {name: x.astype(np.float64) for name, x in arrays.items()}
