@@ -1,4 +1,13 @@
-"""Nodes and server on a device that is not the CPU: nothing is left behind, and it is the same training."""
+"""Nodes and server on a device that is not the CPU: nothing is left behind, and it is the same training.
+
+They run in a process of their own. PyTorch has such a device for good, and its optimizers then mind it.
+"""
+
+import copy
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +20,6 @@ from common.config import Value
 from common.filters import FILTERS
 from common.gradients import FilteredOptimizer
 from tests.federation import DATA, Federation, Run
-from tests.second_device import DEVICE, present
 
 ROUNDING = 1e-6  # off the CPU the FFT filter takes another way to the same numbers
 
@@ -37,82 +45,63 @@ OPTIONS: dict[str, dict[str, Value]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[ProcessPoolExecutor]:
+    """Where the device is."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield process
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_algorithms_train_there_as_on_the_cpu(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str
+    federation: Federation, process: ProcessPoolExecutor, algorithm: str
 ) -> None:
-    assert_same(federation, monkeypatch, algorithm=algorithm, filter="fft")
+    assert_same(federation, process, algorithm=algorithm, filter="fft")
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_so_do_their_options(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, options: dict[str, Value]
+    federation: Federation, process: ProcessPoolExecutor, options: dict[str, Value]
 ) -> None:
-    assert_same(federation, monkeypatch, **options)
+    assert_same(federation, process, **options)
 
 
 @pytest.mark.parametrize("filter_", sorted(FILTERS))
 def test_so_do_filters_with_batch_norm_and_gradients_looked_at(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, filter_: str
+    federation: Federation, process: ProcessPoolExecutor, filter_: str
 ) -> None:
     model = "tests.federation:normed_net"
-    assert_same(federation, monkeypatch, filter=filter_, model=model, diagnostics="gradients")
+    assert_same(federation, process, filter=filter_, model=model, diagnostics="gradients")
 
 
 @pytest.mark.parametrize("filter_", ["fft", "lap-d", "gd"])
 @pytest.mark.parametrize("model", ["mlp4", "cnn5", "resnet20"])
 def test_so_do_our_models(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, model: str, filter_: str
+    federation: Federation, process: ProcessPoolExecutor, model: str, filter_: str
 ) -> None:
     nodes = [federation.node(f"site-{i}", range(40 * i, 40 * i + 40), data="digits") for i in (1, 2)]
     config: dict[str, Value] = {"model": model, "filter": filter_, "learning_rate": 0.05, "rounds": 1}
-    assert_same(federation, monkeypatch, nodes, eval_data="digits", **config)
+    assert_same(federation, process, nodes, eval_data="digits", **config)
 
 
-def test_a_filtered_optimizer_works_there() -> None:
-    torch.manual_seed(0)
-    x, y = torch.randn(8, 6), torch.arange(8) % 4
-    here = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4))
-    with present():
-        there = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4)).to(DEVICE)
-        there.load_state_dict(here.state_dict())
-        for model, place in ((here, "cpu"), (there, DEVICE)):
-            inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            optimizer = FilteredOptimizer(inner, model, "fft", ratio=0.05)
-            for _ in range(3):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(x.to(place)), y.to(place)).backward()
-                optimizer.step()
-        for p, q in zip(here.parameters(), there.parameters(), strict=True):
-            torch.testing.assert_close(q.cpu(), p, rtol=0, atol=ROUNDING)
+def test_a_filtered_optimizer_works_there(process: ProcessPoolExecutor) -> None:
+    process.submit(a_filtered_optimizer).result()
 
 
-def test_the_device_is_not_the_cpu() -> None:
-    with present():
-        x = torch.ones(3, device=DEVICE)
-        assert (x.device, torch.zeros_like(x).device, x.cpu().device.type) == (DEVICE, DEVICE, "cpu")
-        assert (2 * x).tolist() == [2.0, 2.0, 2.0] and (x + torch.tensor(1.0)).tolist() == [2.0, 2.0, 2.0]
-        with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
-            x + torch.ones(3)
-        with pytest.raises(RuntimeError, match="add_: expected all tensors to be on the same device"):
-            torch.tensor(1.0).add_(x.sum())
-        with pytest.raises(RuntimeError, match="numpy"):
-            x.numpy()
+def test_the_device_is_not_the_cpu(process: ProcessPoolExecutor) -> None:
+    process.submit(the_device).result()
 
 
 def assert_same(
     federation: Federation,
-    monkeypatch: pytest.MonkeyPatch,
+    process: ProcessPoolExecutor,
     nodes: list[dict[str, Value]] | None = None,
     **config: Value,
 ) -> None:
     """A run there ends with the weights of the same run on the CPU, and with its measures."""
-    settings: dict[str, Value] = {"rounds": 2, "local_epochs": 1} | config
+    settings: dict[str, Value] = {"rounds": 2} | config
     here = federation.run("here", nodes, **settings)
-    monkeypatch.setattr("common.devices.resolve", lambda device: DEVICE)  # the nodes'
-    monkeypatch.setattr("server_app.app.resolve", lambda device: DEVICE)
-    with present():
-        there = federation.run("there", nodes, **settings)
+    there = process.submit(run_there, federation.tmp_path, nodes, settings).result()
     for run in (here, there):
         assert run.error is None
         assert [(c.status, c.reason) for c in run.clients() if c.status != "accepted"] == []
@@ -127,3 +116,52 @@ def final(run: Run) -> dict[str, np.ndarray]:
     """The weights a run ended with, in float64."""
     arrays = load_arrays(run.folder / "model.safetensors")
     return {name: x.astype(np.float64) for name, x in arrays.items()}
+
+
+# --- in the other process ----------------------------------------------------------------------------
+
+
+def run_there(folder: Path, nodes: list[dict[str, Value]] | None, config: dict[str, Value]) -> Run:
+    """A run whose nodes and server compute on the device."""
+    from tests.second_device import DEVICE, present
+
+    with pytest.MonkeyPatch.context() as patch, present():
+        patch.setattr("common.devices.resolve", lambda device: DEVICE)  # the nodes'
+        patch.setattr("server_app.app.resolve", lambda device: DEVICE)
+        return Federation(folder, patch).run("there", nodes, **config)
+
+
+def a_filtered_optimizer() -> None:
+    """Momentum and an FFT filter, for three steps."""
+    from tests.second_device import DEVICE, present
+
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 6), torch.arange(8) % 4
+    here = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4))
+    with present():
+        there = copy.deepcopy(here).to(DEVICE)
+        for model, place in ((here, torch.device("cpu")), (there, DEVICE)):
+            inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer = FilteredOptimizer(inner, model, "fft", ratio=0.05)
+            for _ in range(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x.to(place)), y.to(place)).backward()
+                optimizer.step()
+        for p, q in zip(here.parameters(), there.parameters(), strict=True):
+            torch.testing.assert_close(q.cpu(), p, rtol=0, atol=ROUNDING)
+
+
+def the_device() -> None:
+    """It is as strict as CUDA."""
+    from tests.second_device import DEVICE, present
+
+    with present():
+        x = torch.ones(3, device=DEVICE)
+        assert (x.device, torch.zeros_like(x).device, x.cpu().device.type) == (DEVICE, DEVICE, "cpu")
+        assert (2 * x).tolist() == [2.0, 2.0, 2.0] and (x + torch.tensor(1.0)).tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(RuntimeError, match="add: expected all tensors to be on the same device"):
+            x + torch.ones(3)
+        with pytest.raises(RuntimeError, match="add_: expected all tensors to be on the same device"):
+            torch.tensor(1.0).add_(x.sum())
+        with pytest.raises(RuntimeError, match="numpy"):
+            x.numpy()
