@@ -173,7 +173,7 @@ def test_a_container_can_do_no_more_than_it_must(cluster: Cluster) -> None:
 
 
 def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    words = ["rounds=6", "run-name=lost", "min-replies=2", "round-timeout=15"]
+    words = ["rounds=12", "run-name=lost", "min-replies=2", "round-timeout=15"]
     run = subprocess.Popen(
         cluster.words("docker compose run --rm run", *words),
         cwd=ROOT / "docker",
@@ -193,7 +193,7 @@ def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_p
 
     seen = records(cluster.fetch("lost", tmp_path))
     end = seen[-1]
-    assert isinstance(end, End) and (end.status, end.rounds) == ("completed-degraded", 6)
+    assert isinstance(end, End) and (end.status, end.rounds) == ("completed-degraded", 12)
     missing = {r.client for r in seen if isinstance(r, ClientRecord) and r.status == "missing"}
     assert missing == {"site-2"}
     accepted = [r.accepted for r in seen if isinstance(r, RoundRecord)]
