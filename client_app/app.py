@@ -6,18 +6,17 @@ handler always replies: without a reply the SuperNode would wait for ever.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.clientapp import ClientApp
 
-from common import memo
-from common.config import Checked, NodeConfig, RunConfig, Value
+from common.config import NodeConfig, RunConfig
 from common.datasets import Examples, Rows, fingerprint, load, split_validation
 from common.errors import ConfigError, DataError, SpecfedError
 from common.ledger import NodeCard
@@ -62,7 +61,6 @@ app = ClientApp()
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 Handler = Callable[[Message, Context], Message]
-Config = TypeVar("Config", bound=Checked)
 
 
 def always_replies(work: Callable[[Message, Context], RecordDict]) -> Handler:
@@ -179,15 +177,8 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
     if "data" not in context.node_config:
         raise DataError("this node has no data: start it with specfed node --data ... --name ...")
-    return (
-        _checked(NodeConfig, context.node_config, "the node's configuration"),
-        _checked(RunConfig, context.run_config, "the run configuration"),
-    )
-
-
-def _checked(kind: type[Config], values: Mapping[str, Value], source: str) -> Config:
-    key = (kind.__name__, repr(values))  # not the values: 1, 1.0 and True are equal
-    return memo.once(key, lambda: kind.read(values, source), lambda _: len(key[1]))
+    node = NodeConfig.read(context.node_config, "the node's configuration")
+    return node, RunConfig.read(context.run_config, "the run configuration")
 
 
 def _own_data(node: NodeConfig) -> tuple[Examples, Rows, Rows]:

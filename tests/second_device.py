@@ -1,12 +1,10 @@
 """A second device for machines without a GPU: the CPU computes it, but where tensors lie matters as on CUDA.
 
 ``DEVICE`` is one of PyTorch's backends written in Python. An operation that mixes its tensors with the CPU's raises,
-numpy does not take them, and there are as many bits as on the CPU. It has no streams, no pinned memory, no
+numpy does not take them, and results are the CPU's, bit for bit. It has no streams, no pinned memory, no
 generators and no half precision of its own: those need a GPU.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ _setup_privateuseone_for_python_backend("second")
 DEVICE = torch.device("second:0")
 
 _ATEN = torch.ops.aten
-_MAY_MIX = {"_to_copy", "copy_", "index", "index_put_"}  # CUDA takes these with tensors of the CPU as well
+_MAY_MIX = {"_to_copy", "copy_"}  # CUDA takes indices of the CPU as well, but fetches them at each use
 # A lazy conjugate is a mark on the inner tensor that the one around it would have to carry too.
 _INSTEAD = {_ATEN._conj.default: _ATEN.conj_physical.default}
 
@@ -51,18 +49,14 @@ class OnDevice(Tensor):
         return _carry_out(operation, args, kwargs or {})
 
 
-class _Here(TorchDispatchMode):
-    """Sees also the operations that take no tensor of the device, such as those that make one."""
+class Present(TorchDispatchMode):
+    """``with Present()``: the device is there meanwhile, and tensors can be made on it and moved to it.
+
+    Sees also the operations that take no tensor of the device, such as those that make one.
+    """
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _carry_out(operation, args, kwargs or {})
-
-
-@contextmanager
-def present() -> Iterator[None]:
-    """The device is there meanwhile: tensors can be made on it and moved to it."""
-    with _Here():
-        yield
 
 
 def _carry_out(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:

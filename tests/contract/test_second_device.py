@@ -148,9 +148,9 @@ def final(run: Run) -> dict[str, np.ndarray]:
 
 def run_there(folder: Path, nodes: list[dict[str, Value]] | None, config: dict[str, Value]) -> Run:
     """A run whose nodes and server compute on the device."""
-    from tests.second_device import DEVICE, present
+    from tests.second_device import DEVICE, Present
 
-    with pytest.MonkeyPatch.context() as patch, present():
+    with pytest.MonkeyPatch.context() as patch, Present():
         patch.setattr("common.devices.resolve", lambda device: DEVICE)  # the nodes'
         patch.setattr("server_app.app.resolve", lambda device: DEVICE)
         return Federation(folder, patch).run("there", nodes, **config)
@@ -158,12 +158,12 @@ def run_there(folder: Path, nodes: list[dict[str, Value]] | None, config: dict[s
 
 def a_filtered_optimizer() -> None:
     """Momentum and an FFT filter, for three steps."""
-    from tests.second_device import DEVICE, present
+    from tests.second_device import DEVICE, Present
 
     torch.manual_seed(0)
     x, y = torch.randn(8, 6), torch.arange(8) % 4
     here = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4))
-    with present():
+    with Present():
         there = copy.deepcopy(here).to(DEVICE)
         for model, place in ((here, torch.device("cpu")), (there, DEVICE)):
             inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -178,9 +178,9 @@ def a_filtered_optimizer() -> None:
 
 def the_device() -> None:
     """It is as strict as CUDA."""
-    from tests.second_device import DEVICE, present
+    from tests.second_device import DEVICE, Present
 
-    with present():
+    with Present():
         x = torch.ones(3, device=DEVICE)
         assert (x.device, torch.zeros_like(x).device, x.cpu().device.type) == (DEVICE, DEVICE, "cpu")
         assert (2 * x).tolist() == [2.0, 2.0, 2.0] and (x + torch.tensor(1.0)).tolist() == [2.0, 2.0, 2.0]

@@ -173,6 +173,7 @@ def test_a_container_can_do_no_more_than_it_must(cluster: Cluster) -> None:
 
 
 def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    # A round takes two seconds, and a node several to stop.
     words = ["rounds=12", "run-name=lost", "min-replies=2", "round-timeout=15"]
     run = subprocess.Popen(
         cluster.words("docker compose run --rm run", *words),

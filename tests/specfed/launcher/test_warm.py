@@ -25,7 +25,6 @@ def main():
 SERVE = """
 import sys
 from pathlib import Path
-from common.patience import FIRST_PAUSE
 from specfed.launcher import warm
 warm.IMPORTS = ("json",)
 warm.COMMANDS = {"flwr-clientapp": "stand_in:main"}
