@@ -26,7 +26,7 @@ from client_app.algorithms.rule import Algorithm, Finish, LocalContext, Slots
 from client_app.loss_scale import LossScale, is_finite
 from common.batches import to_tensors
 from common.datasets import Examples
-from common.errors import SpecfedError
+from common.errors import ModelError, SpecfedError
 from common.params import Params, copy_of, sub, trainable
 
 Look = Literal["off", "updates", "gradients"]  # RunConfig.diagnostics
@@ -52,6 +52,7 @@ class LocalSettings:
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0 is no limit
     amp: Amp = "off"  # autocast; parameters, gradients and filters stay float32
+    fewest: int = 1  # rows that a batch or a piece of one must have
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Trained:
     """What came out of one node's round."""
 
     update: Params  # trained minus received parameters, filtered if the run filters what is sent
-    steps: int  # optimiser steps really taken; with fp16 less those whose gradient overflowed
+    steps: int  # optimiser steps
     loss: float  # mean over the steps, each at the parameters it started from
     finish: Finish = field(default_factory=Finish)
     first: Params = field(default_factory=dict)  # the first step's data gradient, unfiltered
@@ -81,16 +82,18 @@ def train(
     """Train ``model`` in place on ``data`` and return its update.
 
     ``order`` shuffles the rows, ``noise_seed`` drives dropout; the same of both give the same bits on one
-    kind of CPU. The last batch of an epoch may be smaller. ``broadcast`` and ``memory`` are the server's and
-    the node's slots, on ``device``. ``look`` says what to keep of the gradients on the way; it changes no
-    bit of the training. Raises Diverged when a loss is not finite, and ValueError for no data or nothing to
-    train.
+    kind of CPU. The last batch of an epoch may be smaller; with BatchNorm a single row left over belongs to
+    the batch before. ``broadcast`` and ``memory`` are the server's and the node's slots, on ``device``.
+    ``look`` says what to keep of the gradients on the way; it changes no bit of the training. Raises Diverged
+    when a loss is not finite, ModelError when BatchNorm would get a single row, and ValueError for no data or
+    nothing to train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
     w = trainable(model)
     if not w:
         raise ValueError("the model has an empty parameter list: nothing in it takes a gradient")
+    settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
     counts = torch.from_numpy(np.bincount(data.y, minlength=data.classes)).to(device)
     ctx = LocalContext(copy_of(w), settings.lr, broadcast or {}, memory or {}, counts)
     velocity: dict[str, Tensor] = {}
@@ -110,21 +113,17 @@ def train(
         ctx = _with_memory(ctx, algorithm.rule.begin(all_rows, ctx))
         scale = LossScale() if settings.amp == "fp16" else None
         for rows in batches(len(data), settings, order):
-            backward = _Backward(model, w, data, rows, algorithm, settings, ctx, device, scale)
-            loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
-            if scale is not None:
-                finite = is_finite(g)
-                scale = scale.after(finite)
-                if not finite:  # before the filter, which would spread it
-                    continue
+            backward = _Backward(model, w, data, rows, algorithm, settings, ctx, device)
+            if scale is None:
+                loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
+            else:
+                loss, g, offset, scale = _scaled_gradient(backward, w, algorithm, ctx, scale)
             losses.append(loss)
             if look != "off" and len(losses) == 1:
                 first = copy_of(g)
             direction = algorithm.rule.direction(algorithm.sites.gradient(g), w, ctx)
             ctx = _with_memory(ctx, algorithm.ascent.after_step(offset, direction, ctx))
             _step(w, direction, settings, velocity, decays=algorithm.rule.decays)
-    if not losses:
-        raise Diverged("the gradient overflowed in fp16 in every local step; try amp=bf16")
     mean_loss = _mean_loss(losses)
     trained = copy_of(w)
     finish = algorithm.finish(trained, len(losses), ctx)
@@ -147,8 +146,7 @@ def full_gradient(
     w = trainable(model)
     total: Params = {}
     with _kept_buffers(model):
-        for start in range(0, len(data), settings.batch_size):
-            rows = np.arange(start, min(start + settings.batch_size, len(data)))
+        for rows in _cut(np.arange(len(data)), settings):
             _, g = _Backward(model, w, data, rows, algorithm, settings, ctx, device)()
             share = len(rows) / len(data)
             total = {name: total[name] + share * x if name in total else share * x for name, x in g.items()}
@@ -160,9 +158,26 @@ def full_gradient(
 def batches(rows: int, settings: LocalSettings, order: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """The row numbers of each optimiser step of a round: every row once an epoch, shuffled."""
     for _ in range(settings.epochs):
-        shuffled = order.permutation(rows)
-        for start in range(0, rows, settings.batch_size):
-            yield shuffled[start : start + settings.batch_size]
+        yield from _cut(order.permutation(rows), settings)
+
+
+def _cut(rows: NDArray[np.int64], settings: LocalSettings) -> list[NDArray[np.int64]]:
+    """``rows`` in batches. A last one that would be too small belongs to the one before."""
+    cuts = list(range(settings.batch_size, len(rows), settings.batch_size))
+    if cuts and len(rows) - cuts[-1] < settings.fewest:
+        cuts.pop()
+    return np.split(rows, cuts)
+
+
+def _fewest_rows(model: nn.Module, batch_size: int, rows: int) -> int:
+    """2 with BatchNorm, which cannot normalise a row by itself. Raises ModelError if that cannot be had."""
+    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return 1
+    if min(batch_size, rows) < 2:
+        raise ModelError(
+            f"BatchNorm takes batches of at least 2 rows; got batch-size {batch_size} and {rows} rows"
+        )
+    return 2
 
 
 @dataclass(frozen=True)
@@ -184,7 +199,7 @@ class _Backward:
         for p in self.w.values():  # as zero_grad does, which looks for them through all modules
             p.grad = None
         losses = []
-        pieces = min(self.settings.micro_batches, len(self.rows))
+        pieces = min(self.settings.micro_batches, len(self.rows) // self.settings.fewest)
         for piece in np.array_split(self.rows, pieces) if pieces > 1 else [self.rows]:
             x, y = to_tensors(self.data, piece, self.device)
             half = _HALF.get(self.settings.amp)
@@ -226,6 +241,28 @@ def _data_gradient(
     return loss, ascent.blend(g, ahead), offset
 
 
+def _scaled_gradient(
+    backward: _Backward, w: Params, algorithm: Algorithm, ctx: LocalContext, scale: LossScale
+) -> tuple[Tensor, Params, Params | None, LossScale]:
+    """As ``_data_gradient``, in fp16: an overflow is seen here, before a filter spreads it.
+
+    The batch is then taken once more with half the factor, as if it had not been seen before, so that no
+    row is left out. Raises Diverged when the loss itself is not finite, or no factor is small enough.
+    """
+    noise, buffers = _noise_state(backward.device), _buffer_copies(backward.model)
+    while True:
+        loss, g, offset = _data_gradient(replace(backward, scale=scale), w, algorithm, ctx)
+        if is_finite(g):
+            return loss, g, offset, scale.after(True)
+        if not loss.isfinite():
+            raise Diverged(f"the loss became {loss.item()} in fp16; amp=bf16 overflows later")
+        if scale.factor <= 1:
+            raise Diverged("the gradient overflowed in fp16; try amp=bf16")
+        scale = scale.after(False)
+        _set_noise_state(noise, backward.device)
+        _put_back(buffers)
+
+
 def _with_memory(ctx: LocalContext, slots: Slots) -> LocalContext:
     return replace(ctx, memory={**ctx.memory, **slots}) if slots else ctx
 
@@ -248,12 +285,20 @@ def _moved(w: Params, offset: Params) -> Iterator[None]:
 @contextmanager
 def _kept_buffers(model: nn.Module) -> Iterator[None]:
     """The model's buffers (normalisation statistics) as they were, whatever forward passes do."""
-    saved = [(b, b.clone()) for b in model.buffers()]
+    saved = _buffer_copies(model)
     try:
         yield
     finally:
-        for b, x in saved:
-            b.copy_(x)
+        _put_back(saved)
+
+
+def _buffer_copies(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(b, b.clone()) for b in model.buffers()]
+
+
+def _put_back(saved: list[tuple[Tensor, Tensor]]) -> None:
+    for b, x in saved:
+        b.copy_(x)
 
 
 def _step(

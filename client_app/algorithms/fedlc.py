@@ -31,6 +31,7 @@ class CalibratedLoss:
         """The mean over a batch (rows, classes). Raises ValueError without label counts."""
         if ctx.counts is None:
             raise ValueError("FedLC takes the node's label counts; got none")
+        logits = logits if logits.dtype == torch.float64 else logits.float()  # half ones under autocast
         calibrated = (logits - self.offsets(ctx.counts).to(logits.dtype)).masked_fill(
             ctx.counts == 0, -torch.inf
         )

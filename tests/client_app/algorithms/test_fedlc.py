@@ -34,3 +34,12 @@ def test_fedlc_gives_an_absent_class_no_gradient() -> None:
 
 def test_fedlc_of_a_node_with_one_class_has_nothing_to_learn() -> None:
     assert lc(CalibratedLoss(1.0), torch.tensor([9, 0, 0])) == 0.0
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_fedlc_of_half_precision_logits_is_a_float32_loss(paper: bool) -> None:
+    context = dataclasses.replace(ctx(), counts=COUNTS)
+    loss = CalibratedLoss(1.0, paper_denominator=paper)
+    half = loss(LOGITS.bfloat16(), torch.tensor([0]), context)
+    assert half.dtype == torch.float32
+    assert float(half) == pytest.approx(lc(loss), abs=1e-6)  # the logits are exact in bfloat16

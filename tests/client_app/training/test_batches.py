@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training import LocalSettings, batches
+from client_app.algorithms.rule import Algorithm, LocalContext
+from client_app.training import LocalSettings, batches, full_gradient
 from common.datasets import Examples
+from common.errors import ModelError
+from common.params import copy_of
 from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, mlp, run
 
 
@@ -50,3 +53,30 @@ def test_float32_in_pieces_gives_the_same_step_to_a_hundred_thousandth() -> None
     whole = run(mlp().float(), PLAIN, data=data)
     in_pieces = run(mlp().float(), dataclasses.replace(PLAIN, micro_batches=4), data=data)
     assert_close(in_pieces.update, whole.update, 1e-5)
+
+
+@pytest.mark.parametrize(("rows", "pieces"), [(6, 1), (11, 1), (6, 4), (5, 5)])
+def test_batch_norm_never_gets_a_single_row(rows: int, pieces: int) -> None:
+    sizes: list[int] = []
+    model = nn.Sequential(mlp(), nn.BatchNorm1d(4).double())
+    model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    settings = dataclasses.replace(PLAIN, epochs=1, micro_batches=pieces)  # 5 rows in a batch
+    trained = run(model, settings, data=examples(rows))
+    assert min(sizes) >= 2 and sum(sizes) == rows and trained.steps == rows // 5
+
+
+def test_batch_norm_on_a_single_row_is_told() -> None:
+    model = nn.Sequential(mlp(), nn.BatchNorm1d(4).double())
+    for settings, rows in ((PLAIN, 1), (dataclasses.replace(PLAIN, batch_size=1), 9)):
+        with pytest.raises(ModelError, match=r"BatchNorm takes batches of at least 2 rows; got batch-size"):
+            run(model, settings, data=examples(rows))
+
+
+def test_all_rows_gradient_of_batch_norm_takes_no_single_row_either() -> None:
+    model = nn.Sequential(mlp(), nn.BatchNorm1d(4).double())
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    ctx = LocalContext(copy_of(dict(model.named_parameters())), 0.1, {}, {}, None)
+    settings = dataclasses.replace(PLAIN, fewest=2)
+    full_gradient(model, examples(11), Algorithm(), settings, ctx, torch.device("cpu"))
+    assert sizes == [5, 6]
