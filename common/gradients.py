@@ -38,9 +38,13 @@ class FilteredOptimizer(Optimizer):
     """``optimizer``, which sees the filtered gradients of ``model``.
 
     It shares parameter groups, state and hooks with ``optimizer``, so that learning-rate schedulers,
-    ``state_dict`` and closures (LBFGS) work as ever. The filter is built once: layers that start or stop
-    taking a gradient later are not noticed. Raises ConfigError for settings that make no filter.
+    ``state_dict``, closures (LBFGS) and ``GradScaler`` work as ever. The filter is built once: layers that
+    start or stop taking a gradient later are not noticed. Raises ConfigError for settings that make no
+    filter.
     """
+
+    # Of a fused optimizer, which would unscale by itself, and only after the filter: GradScaler must do it.
+    _step_supports_amp_scaling = False
 
     def __init__(
         self,
@@ -60,6 +64,13 @@ class FilteredOptimizer(Optimizer):
         if name == "optimizer":  # not there yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it, for ``copy.deepcopy``: PyTorch's own state lacks what is only here."""
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Filter, then step. With a closure, whatever it leaves is filtered, each time it is called."""

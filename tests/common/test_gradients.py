@@ -1,5 +1,6 @@
 """Filters in a training loop of one's own: in place on gradients, and around an optimizer."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -257,3 +258,45 @@ def test_the_readmes_examples_run_and_filter(example: str, kind: str) -> None:
 def test_the_readme_shows_both_ways() -> None:
     whole = "".join(readme_examples())
     assert len(readme_examples()) == 2 and "filter_gradients(" in whole and "FilteredOptimizer(" in whole
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_grad_scaler_unscales_before_the_filter_and_skips_what_overflowed(
+    fused: bool, by_hand: bool
+) -> None:
+    """The step is the one without a scaler; a fused optimizer alone would unscale too late, by itself."""
+
+    def stepped(wrap: bool, overflow: bool) -> Tensor:
+        model = net()
+        inner = SGD(model.parameters(), 0.1, fused=fused)
+        optimizer: Optimizer = FilteredOptimizer(inner, model, ratio=0.1) if wrap else inner
+        scaler = torch.amp.GradScaler("cpu", enabled=wrap)
+        scaler.scale(loss_of(model)).backward()
+        if overflow:
+            model[0].weight.grad[0, 0] = torch.inf
+        if by_hand:
+            scaler.unscale_(optimizer)
+        if not wrap:
+            filter_gradients(model, "fft", 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    torch.testing.assert_close(stepped(True, False), stepped(False, False), atol=1e-6, rtol=1e-5)
+    assert torch.equal(stepped(True, True), torch.cat([p.detach().flatten() for p in net().parameters()]))
+
+
+def test_a_deep_copy_steps_on_its_own() -> None:
+    model = net()
+    optimizer = FilteredOptimizer(SGD(model.parameters(), 0.1, momentum=0.9), model, ratio=0.1)
+    twin = copy.deepcopy(optimizer)
+    backward(model)
+    optimizer.step()
+    before = [p.clone() for p in model.parameters()]
+    for group in twin.param_groups:
+        for p in group["params"]:
+            p.grad = torch.ones_like(p)
+    twin.step()
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert all(not torch.equal(p, q) for p, q in zip(twin.param_groups[0]["params"], before, strict=True))
