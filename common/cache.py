@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_FORMAT = 1
+_FORMAT = 2
+_SCRATCH = ".new-"  # before the name of a folder that is being written
+_ABANDONED = 86_400  # seconds after which nobody writes there any more
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +34,8 @@ def fetch(
 
     ``name`` is any JSON value; a file counts as another one when its path, size or time changes. Arrays
     from the cache are read-only. Several processes may ask at once: an entry appears whole or not at
-    all. If it cannot be written, the arrays are returned all the same, with a logged warning.
+    all. It takes the place of what was made under the same name before. If it cannot be written, the
+    arrays are returned all the same, with a logged warning.
     """
     folder = root()
     entry = folder / _key(name, files)
@@ -44,6 +48,7 @@ def fetch(
     except OSError as error:
         _log.warning("%s is decoded anew each time: cannot write to the cache %s: %s", name, folder, error)
         return arrays
+    _remove_former(entry, name)
     return _read(entry) or arrays
 
 
@@ -73,9 +78,41 @@ def _read(entry: Path) -> dict[str, Array] | None:
         return None
 
 
+def _remove_former(entry: Path, name: Sequence[object]) -> None:
+    """What was made of other files under this name: data that somebody has taken away must not stay here.
+
+    Also what a process left that died while it wrote. Whoever has mapped an entry keeps what is in it.
+    """
+    for meta in entry.parent.glob("*/meta.json"):
+        if meta.parent != entry and _name_in(meta) == list(name):
+            shutil.rmtree(meta.parent, ignore_errors=True)
+    for scratch in entry.parent.glob(f"{_SCRATCH}*"):
+        if time.time() - _changed(scratch) > _ABANDONED:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _name_in(meta: Path) -> object:
+    try:
+        return json.loads(meta.read_text(encoding="utf-8"))["name"]
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # removed meanwhile, or damaged: made anew when asked for
+        return None
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # finished meanwhile
+        return time.time()
+
+
 def _write(entry: Path, arrays: Mapping[str, Array], name: Sequence[object]) -> None:
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=entry.parent))
     try:
         for array, values in arrays.items():
             np.save(scratch / f"{array}.npy", values, allow_pickle=False)

@@ -138,7 +138,7 @@ def test_entries_are_private_and_say_what_they_are(root: Path) -> None:
     (entry,) = root.iterdir()
     assert stat.S_IMODE(entry.stat().st_mode) == stat.S_IMODE(root.stat().st_mode) == 0o700
     meta = json.loads((entry / "meta.json").read_text())
-    assert meta == {"format": 1, "name": ["a", "train"], "arrays": ["x", "classes"]}
+    assert meta == {"format": 2, "name": ["a", "train"], "arrays": ["x", "classes"]}
 
 
 def test_without_the_variable_it_lies_in_the_users_cache(
@@ -148,3 +148,28 @@ def test_without_the_variable_it_lies_in_the_users_cache(
     monkeypatch.setenv("HOME", str(tmp_path))
     cache.fetch(["a"], [], Maker())
     assert len(list((tmp_path / ".cache" / "specfed").iterdir())) == 1
+
+
+def test_a_new_entry_takes_the_place_of_the_former_under_its_name(root: Path, tmp_path: Path) -> None:
+    file, make = tmp_path / "file", Maker()
+    file.write_text("one")
+    former = cache.fetch(["a", "train"], [file], make)
+    kept = cache.fetch(["a", "test"], [file], make)
+    file.write_text("three")
+    cache.fetch(["a", "train"], [file], make)
+    assert sorted(json.loads(meta.read_text())["name"] for meta in root.glob("*/meta.json")) == [
+        ["a", "test"],
+        ["a", "train"],
+    ]
+    assert former["x"].tolist() == kept["x"].tolist() == [[0, 1, 2], [3, 4, 5]]  # mapped, and still there
+
+
+def test_what_a_dead_process_left_goes_after_a_day(root: Path) -> None:
+    cache.fetch(["a"], [], Maker())
+    old, young = root / ".new-old", root / ".new-young"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "x.npy").write_bytes(b"rows")
+    os.utime(old, (0, 0))
+    cache.fetch(["b"], [], Maker())
+    assert young.exists() and not old.exists()
