@@ -92,6 +92,7 @@ def hello(message: Message, context: Context) -> RecordDict:
         examples=len(mine),
         classes=examples.classes,
         input_shape=examples.input_shape,
+        naming=examples.naming,
         fingerprint=fingerprint(mine),
         device=node.device or run.device,
         versions={name: _version(name) for name in ("flwr", "torch", "numpy")},
@@ -118,12 +119,12 @@ def train(message: Message, context: Context) -> RecordDict:
     policy = _policy(node, run, len(mine))
     site.count_round(policy, context, node.state, str(order[RUN]))
     model, device = _received_model(message, node, run)
-    site.refuse_statistics(policy, {n: b for n, b in model.named_buffers() if b.is_floating_point()})
+    site.refuse_statistics(policy, {n: b for n, b in carried(model).items() if b.is_floating_point()})
     metrics: Metrics = {"num-examples": len(mine)}
     if run.wants_labels:  # otherwise a node keeps to itself what its data hold
         counts = np.bincount(mine.y, minlength=_integer(order["classes"]))
         metrics["label-counts"] = [int(n) for n in counts]
-    metrics |= _tested(model, examples.rows(validation_rows), device)
+    metrics |= _tested(model, examples.rows(validation_rows), device, run.rows_at_once)
     algorithm, travels = _algorithm(model, run, round_)
     store = _store(context, node, str(order[RUN]))
     last, now = Moment(_integer(order[ERA]), _integer(order[ACCEPTED])), Moment(_integer(order[ERA]), round_)
@@ -152,7 +153,7 @@ def train(message: Message, context: Context) -> RecordDict:
         {
             UPDATE: pack(travels.encode_update(site.clipped(policy, to_arrays(trained.update)))),
             BUFFERS: pack(to_arrays(carried(model))),
-            METRICS: MetricRecord({name: metrics[name] for name in site.allowed(policy, metrics)}),
+            METRICS: _leaving(policy, metrics),
             **{f"{REPORT}{slot}": pack(to_arrays(x)) for slot, x in reports.items()},
         }
     )
@@ -162,16 +163,19 @@ def train(message: Message, context: Context) -> RecordDict:
 @always_replies
 def evaluate(message: Message, context: Context) -> RecordDict:
     """Test the received model on the node's own validation rows."""
+    from client_app import site
     from common.evaluation import evaluate as evaluate_on
 
     node, run = _configs(context)
-    examples, _, validation_rows = _own_data(node)
+    examples, train_rows, validation_rows = _own_data(node)
+    policy = _policy(node, run, len(train_rows))
+    site.count_test(policy, context, node.state, str(message.content.config_records[CONFIG][RUN]))
     if len(validation_rows) == 0:
         raise DataError(f'node "{node.name}" keeps no rows to test on: its "validation" is {node.validation}')
     model, device = _received_model(message, node, run)
-    result = evaluate_on(model, examples.rows(validation_rows), device)
-    metrics = {"num-examples": result.examples, "loss": result.loss, "accuracy": result.accuracy}
-    return RecordDict({METRICS: MetricRecord({**metrics})})
+    result = evaluate_on(model, examples.rows(validation_rows), device, run.rows_at_once)
+    metrics: Metrics = {"num-examples": result.examples, "loss": result.loss, "accuracy": result.accuracy}
+    return RecordDict({METRICS: _leaving(policy, metrics)})
 
 
 def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
@@ -183,8 +187,13 @@ def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
 
 def _own_data(node: NodeConfig) -> tuple[Examples, Rows, Rows]:
     """All of the source's training examples, and the numbers of this node's training and test rows."""
-    examples = load(node.data, "train")
-    rows = _row_numbers(node.rows, len(examples)) if node.rows else np.arange(len(examples))
+    try:
+        examples = load(node.data, "train")
+        rows = _row_numbers(node.rows, len(examples)) if node.rows else np.arange(len(examples))
+    except DataError as error:
+        # It may name files, and files may be named after people: only the site reads that.
+        log.error("%s", error)
+        raise DataError(f'node "{node.name}" cannot use its data; its log says why') from None
     # Not the run's seed: the rows a site trains on stay the same whatever runs come by.
     train_rows, validation_rows = split_validation(rows, node.validation, seed=0)
     return examples, train_rows, validation_rows
@@ -233,13 +242,19 @@ def _policy(node: NodeConfig, run: RunConfig, examples: int) -> Policy:
     return policy
 
 
-def _tested(model: "nn.Module", rows: Examples, device: "torch.device") -> Metrics:
+def _leaving(policy: Policy, metrics: Metrics) -> MetricRecord:
+    from client_app import site
+
+    return MetricRecord({name: metrics[name] for name in site.allowed(policy, metrics)})
+
+
+def _tested(model: "nn.Module", rows: Examples, device: "torch.device", at_once: int) -> Metrics:
     """What the received model is worth on the node's own validation rows; nothing without any."""
     from common.evaluation import evaluate as evaluate_on
 
     if not len(rows):
         return {}
-    before = evaluate_on(model, rows, device)
+    before = evaluate_on(model, rows, device, at_once)
     return {
         "loss-before": before.loss,
         "accuracy-before": before.accuracy,

@@ -1,15 +1,17 @@
 """A site's policy at work: how much of a node a run has had, and what leaves the node.
 
-Counts are the node's own, not the server's word. They are kept like the algorithms' memory: on the site's
-disk if the node has a state folder, else by Flower for as long as the SuperNode runs.
+The node counts by itself. Which run a message belongs to is the server's word. Counts are kept like the
+algorithms' memory: on the site's disk if the node has a state folder, else by Flower for as long as the
+SuperNode runs.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,10 +29,11 @@ class Usage:
     """What a run has had of this node."""
 
     rounds: int = 0
-    started: float = 0.0  # seconds since 1970, of its first round here; 0 before it
+    started: float = 0.0  # seconds since 1970, of the first that it had here; 0 before it
+    tests: int = 0  # of a model alone, without training
 
     def minutes(self, now: float) -> float:
-        """Since the first round."""
+        """Since the first that it had."""
         return (now - self.started) / 60 if self.started else 0.0
 
 
@@ -39,19 +42,32 @@ def count_round(policy: Policy, context: Context, state: str, run: str) -> None:
 
     Raises PolicyError, and counts nothing, if that is one too many.
     """
+    _count(policy, context, state, run, "rounds")
+
+
+def count_test(policy: Policy, context: Context, state: str, run: str) -> None:
+    """Count one more model of ``run`` that is tested and not trained: there may be as many as rounds.
+
+    Raises PolicyError, and counts nothing, if that is one too many.
+    """
+    _count(policy, context, state, run, "tests")
+
+
+def _count(policy: Policy, context: Context, state: str, run: str, what: Literal["rounds", "tests"]) -> None:
     if not (policy.max_rounds or policy.max_minutes):
         return
     now = time.time()
     file = Path(state) / USAGE / f"{hashlib.sha256(run.encode()).hexdigest()[:24]}.json" if state else None
     usage = _from_disk(file) if file else _from_flower(context)
-    policy.check_usage(usage.rounds, usage.minutes(now))
-    after = Usage(usage.rounds + 1, usage.started or now)
+    had: int = getattr(usage, what)
+    policy.check_usage(had, usage.minutes(now), what)
+    after = asdict(replace(usage, started=usage.started or now, **{what: had + 1}))
     if file is None:
-        context.state.config_records[USAGE] = ConfigRecord(asdict(after))
+        context.state.config_records[USAGE] = ConfigRecord(after)
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(file, json.dumps(asdict(after)).encode())
+        write_whole(file, json.dumps(after).encode())
     except OSError as error:
         raise DataError(f"the rounds of a run cannot be counted in {file.parent}: {error}") from None
 
@@ -74,8 +90,10 @@ def clipped(policy: Policy, update: Arrays, noise: np.random.Generator | None = 
 
 
 def allowed(policy: Policy, metrics: Mapping[str, object]) -> set[str]:
-    """The names of the metrics that may leave."""
-    return set(metrics) if not policy.metrics else set(metrics) & (NEEDED_METRICS | set(policy.metrics))
+    """The names of the metrics that may leave; beside noise, which they do not bear, only those named."""
+    if not policy.metrics and not policy.noise:
+        return set(metrics)
+    return set(metrics) & (NEEDED_METRICS | set(policy.metrics))
 
 
 def refuse_statistics(policy: Policy, buffers: Mapping[str, object]) -> None:
@@ -89,8 +107,7 @@ def refuse_statistics(policy: Policy, buffers: Mapping[str, object]) -> None:
 
 def _from_disk(file: Path) -> Usage:
     try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        return Usage(int(saved["rounds"]), float(saved["started"]))
+        return _usage(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return Usage()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -99,4 +116,8 @@ def _from_disk(file: Path) -> Usage:
 
 def _from_flower(context: Context) -> Usage:
     saved = context.state.config_records.get(USAGE)
-    return Usage() if saved is None else Usage(int(str(saved["rounds"])), float(str(saved["started"])))
+    return Usage() if saved is None else _usage(saved)
+
+
+def _usage(saved: Mapping[str, Any]) -> Usage:
+    return Usage(int(saved["rounds"]), float(saved["started"]), int(saved["tests"]))

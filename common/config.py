@@ -235,6 +235,11 @@ class RunConfig(Checked):
         return WEIGHTINGS[self.weighting].labels and self.contribution != "off"
 
     @property
+    def rows_at_once(self) -> int:
+        """As many rows as go through the model at once in training: what a node's memory is known to hold."""
+        return max(1, self.batch_size // self.micro_batches)
+
+    @property
     def filter_settings(self) -> FilterSettings:
         """The keys of the gradient filter, as ``common.filters`` takes them."""
         return FilterSettings(

@@ -5,11 +5,12 @@ decode is decoded once and then mapped from the cache. This module imports neith
 """
 
 import hashlib
+import json
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ class Examples:
     x: Array  # (n, channels, height, width) or (n, features); uint8 or float32
     y: Rows  # (n,), 0 .. classes - 1
     classes: int
+    names: tuple[str, ...] = ()  # of the classes, by number; none if the source has no names
 
     def __len__(self) -> int:
         return len(self.y)
@@ -47,7 +49,16 @@ class Examples:
 
     def rows(self, index: Rows) -> Self:
         """A copy of the rows ``index``, in that order, repeats included."""
-        return type(self)(self.x[index], self.y[index], self.classes)
+        return replace(self, x=self.x[index], y=self.y[index])
+
+    @property
+    def naming(self) -> str:
+        """16 hex digits, a hash of the classes' names in their order; empty without names.
+
+        Two sites whose namings differ mean different things by the same number.
+        """
+        text = json.dumps(self.names)
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if self.names else ""
 
 
 def load(spec: str, split: Split) -> Examples:
@@ -110,10 +121,11 @@ def split_validation(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows
 def _cached(spec: str, split: Split, files: Sequence[Path], decode: Callable[[], Raw]) -> Examples:
     def make() -> dict[str, Array]:
         examples = _examples(spec, split, decode())
-        return {"x": examples.x, "y": examples.y, "classes": np.array(examples.classes)}
+        names = np.array(examples.names, dtype=str)
+        return {"x": examples.x, "y": examples.y, "classes": np.array(examples.classes), "names": names}
 
     arrays = cache.fetch((spec, split), files, make)
-    return Examples(arrays["x"], arrays["y"], int(arrays["classes"]))
+    return Examples(arrays["x"], arrays["y"], int(arrays["classes"]), tuple(arrays["names"].tolist()))
 
 
 def _from_folder(folder: Path, split: Split) -> Examples:
@@ -130,12 +142,15 @@ def _from_folder(folder: Path, split: Split) -> Examples:
 def _from_function(spec: str, split: Split) -> Raw:
     value = call(spec, (split,), DataError)
     if isinstance(value, Examples):
-        return Raw(value.x, value.y, value.classes)
-    if isinstance(value, tuple | list) and len(value) == 2:
+        return Raw(value.x, value.y, value.classes, tuple(value.names))
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        raise DataError(
+            f'"{spec}" must return (x, y) or common.datasets.Examples; it returned {type(value).__name__}'
+        )
+    try:
         return Raw(np.asarray(value[0]), np.asarray(value[1]), None)
-    raise DataError(
-        f'"{spec}" must return (x, y) or common.datasets.Examples; it returned {type(value).__name__}'
-    )
+    except ValueError as error:
+        raise DataError(f'"{spec}" must return rows of one shape: {error}') from None
 
 
 def _from_npz(spec: str, path: Path, split: Split) -> Examples:
@@ -186,7 +201,7 @@ def _examples(spec: str, split: Split, raw: Raw) -> Examples:
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise DataError(f"{where}: labels must lie in 0..{classes - 1}; found {low if low < 0 else high}")
-    return Examples(x, y, classes)
+    return Examples(x, y, classes, raw.names)
 
 
 def _count_classes(spec: str, split: Split, y: Rows) -> int:

@@ -33,7 +33,8 @@ class Raw(NamedTuple):
 
     x: npt.NDArray[Any]  # (n, channels, height, width) or (n, features)
     y: npt.NDArray[Any]  # (n,)
-    classes: int | None  # None if the source does not name its classes
+    classes: int | None  # None if the source does not say how many
+    names: tuple[str, ...] = ()  # of the classes, by number, if the source has them
 
 
 def digits(split: Split) -> Raw:
@@ -73,7 +74,8 @@ def images(folder: Path, files: Sequence[Path], split: Split) -> Raw:
         hint = nearest(unknown[0], classes)
         raise DataError(f'{root} has a class "{unknown[0]}" that {training} lacks. {hint}'.rstrip())
     labels = [classes.index(path.parent.name) for path in mine]
-    return Raw(_stack(str(root), ((str(path), path) for path in mine)), np.array(labels), len(classes))
+    pixels = _stack(str(root), ((str(path), path) for path in mine))
+    return Raw(pixels, np.array(labels), len(classes), tuple(classes))
 
 
 def parquet(folder: Path, files: Sequence[Path], split: Split) -> Raw:
@@ -113,17 +115,19 @@ def _from_table(where: str, table: Any) -> Raw:
     image = _column(where, table.features, datasets.Image, _IMAGE_COLUMNS)
     label = _column(where, table.features, datasets.ClassLabel, _LABEL_COLUMNS)
     kind = table.features[label]
-    classes = kind.num_classes if isinstance(kind, datasets.ClassLabel) else None
+    names = tuple(kind.names) if isinstance(kind, datasets.ClassLabel) else ()
     try:
         encoded = table.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     except Exception as error:  # of Arrow's own kinds
         raise DataError(f'{where}: column "{image}" holds no pictures: {_cause(error)}') from error
     cells = enumerate(row[image] for row in encoded)
-    pictures = ((f"{where}, row {number}", _file(cell)) for number, cell in cells)
-    return Raw(_stack(where, pictures), np.asarray(table[label][:]), classes)
+    pictures = ((f"{where}, row {n}", _file(f"{where}, row {n}", cell)) for n, cell in cells)
+    return Raw(_stack(where, pictures), np.asarray(table[label][:]), len(names) or None, names)
 
 
-def _file(cell: dict[str, Any]) -> IO[bytes] | Path:
+def _file(where: str, cell: dict[str, Any] | None) -> IO[bytes] | Path:
+    if cell is None:
+        raise DataError(f"{where} has no picture")
     return Path(cell["path"]) if cell["bytes"] is None else BytesIO(cell["bytes"])
 
 

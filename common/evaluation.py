@@ -1,7 +1,5 @@
 """How good a model is on labelled examples. Nodes and server measure with the same function."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +9,7 @@ from torch import nn
 
 from common.batches import to_tensors
 from common.datasets import Examples
+from common.models import evaluating
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ def evaluate(model: nn.Module, examples: Examples, device: torch.device, batch_s
         raise ValueError("there are no examples to evaluate on")
     loss = torch.zeros((), dtype=torch.float64, device=device)
     hits = torch.zeros((), dtype=torch.float64, device=device)
-    with _evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.no_grad():  # what a model keeps of a pass must serve in training too
         for start in range(0, len(examples), batch_size):
             index = np.arange(start, min(start + batch_size, len(examples)))
             x, y = to_tensors(examples, index, device)
@@ -43,15 +42,3 @@ def evaluate(model: nn.Module, examples: Examples, device: torch.device, batch_s
     # One copy from the device, and so one wait for it.
     total_loss, found = torch.stack([loss, hits]).tolist()
     return Metrics(total_loss / len(examples), found / len(examples), len(examples))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode meanwhile; each part returns to the mode it had on its own."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

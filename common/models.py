@@ -5,7 +5,8 @@ built-in ones carry no BatchNorm: its statistics are not parameters and differ b
 ``resnet20`` has GroupNorm in its place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, inf, prod
@@ -14,6 +15,7 @@ from typing import final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from common import memo
 from common.errors import ModelError, nearest
@@ -226,9 +228,35 @@ def _own_builder(name: str) -> Builder:
                 f'"{name}" must return a torch.nn.Module for (input_shape, classes); '
                 f"it returned {type(model).__name__}"
             )
+        for key, p in [*model.named_parameters(), *model.named_buffers()]:
+            if is_lazy(p):
+                raise ModelError(f'"{name}" has a lazy layer: "{key}" has no shape yet; name its input size')
+        for key, p in model.named_parameters():
+            if p.dtype not in (torch.float32, torch.float64):
+                raise ModelError(
+                    f'"{name}" must have float32 parameters, which amp computes with in half precision; '
+                    f'"{key}" is {str(p.dtype).removeprefix("torch.")}'
+                )
         return model
 
     return builder
+
+
+def require_logits(model: nn.Module, input_shape: Shape, classes: int) -> None:
+    """Raise ModelError unless ``model`` takes float32 inputs and gives one number a class for each row.
+
+    Two rows of zeros go through it in evaluation mode, in which nothing is learnt from them.
+    """
+    try:
+        with evaluating(model), torch.no_grad():
+            output = model(torch.zeros(2, *input_shape))
+    except Exception as error:  # a user's own code raises what it likes
+        raise ModelError(
+            f"the model does not take inputs of {tuple(input_shape)}: {type(error).__name__}: {error}"
+        ) from error
+    got = f"{tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+    if got != f"{(2, classes)}":
+        raise ModelError(f"the model must give (2, {classes}) logits for 2 rows; it gave {got}")
 
 
 def resolve_head(model: nn.Module, classes: int, name: str = "") -> Head:
@@ -276,6 +304,18 @@ def _listing(matrices: dict[str, Shape]) -> str:
     hidden = len(matrices) - len(shown)
     more = [f"{hidden} earlier ones"] if hidden else []
     return ", ".join([*shown, *more]) or "no trainable parameters of two or more axes"
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode meanwhile; each part returns to the mode it had on its own."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def count_parameters(model: nn.Module) -> int:

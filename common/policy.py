@@ -6,7 +6,7 @@ starts it); the rest is checked by the app, so it binds only apps that the site 
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,9 +35,11 @@ class Policy(Checked):
     )
     clip_norm: NotNegative = Field(0.0, description="largest L2 norm of an update that leaves; 0 is no limit")
     noise: NotNegative = Field(
-        0.0, description="Gaussian noise on each number that leaves, in units of clip-norm; 0 is none"
+        0.0, description="Gaussian noise on each number of an update, in units of clip-norm; 0 is none"
     )
-    metrics: list[str] = Field([], description="metrics that may leave beside counts; none listed allows all")
+    metrics: list[str] = Field(
+        [], description="metrics that may leave beside counts; none listed allows all, or with noise none"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -59,17 +61,16 @@ class Policy(Checked):
                 f"this site clips what it sends, and algorithm {run.algorithm} needs exact updates; "
                 "take one without memory, such as fedavg"
             )
-
         if self.clip_norm and run.diagnostics == "gradients":
             raise PolicyError(
                 "this site clips what it sends, and diagnostics=gradients sends gradients as they are; "
                 "take diagnostics=updates"
             )
 
-    def check_usage(self, rounds: int, minutes: float) -> None:
-        """Raise PolicyError if a run has had as many rounds or minutes of this node as it may."""
-        if self.max_rounds and rounds >= self.max_rounds:
-            raise PolicyError(f"this site takes part in at most {self.max_rounds} rounds of a run")
+    def check_usage(self, had: int, minutes: float, what: Literal["rounds", "tests"]) -> None:
+        """Raise PolicyError if a run has had as many rounds, tests or minutes of this node as it may."""
+        if self.max_rounds and had >= self.max_rounds:
+            raise PolicyError(f"this site takes part in at most {self.max_rounds} {what} of a run")
         if self.max_minutes and minutes > self.max_minutes:
             raise PolicyError(f"this site takes part in a run for at most {self.max_minutes:g} minutes")
 

@@ -127,8 +127,10 @@ class _Run:
             self.proxy = load(self.config.proxy_data, "train")
         cards = self.roster.gather(self.grid, self.config.min_nodes)
         shape, classes = cards[0].input_shape, cards[0].classes
+        naming = next((card.naming for card in cards if card.naming), "")
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
+        models.require_logits(model, shape, classes)
         arrays, state = to_arrays(trainable(model)), StrategyState(to_arrays(carried(model)))
         filtered = set(filters.filtered_names(self.config.filter_settings, model))
         if self.config.entropy_layer:
@@ -149,6 +151,10 @@ class _Run:
                 raise DataError(
                     f"{key} {self.config.as_dict()[key]} has {examples.classes} classes and inputs of "
                     f"{examples.input_shape}; the nodes have {classes} and {shape}"
+                )
+            if examples is not None and naming and examples.naming not in ("", naming):
+                raise DataError(
+                    f"{key} {self.config.as_dict()[key]} does not name its classes as the nodes do"
                 )
         proxy = None
         if self.proxy is not None:

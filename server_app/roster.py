@@ -132,7 +132,7 @@ class Roster:
         model = next(iter(self.cards.values()))
         if (card.classes, card.input_shape) != (model.classes, model.input_shape):
             return f"{_shape(card)}, but the run is for {_shape(model)}"
-        return ""
+        return _other_names([*self.cards.values(), card])
 
     def _check_data(self) -> None:
         cards = sorted(self.cards.values(), key=lambda card: card.name)
@@ -141,6 +141,8 @@ class Roster:
                 raise DataError(
                     f"the nodes' data do not fit together: {_shape(cards[0])}, but {_shape(card)}"
                 )
+        if problem := _other_names(cards):
+            raise DataError(f"the nodes' data do not fit together: {problem}")
 
     def _too_few(self, there: int, needed: int) -> str:
         text = f"{there} of {needed} nodes (min-nodes) were there within {self.timeout:g} s"
@@ -155,6 +157,18 @@ def _false_name(name: str, node_id: int, enrolled: dict[int, str]) -> str:
     if own is None and name in enrolled.values():
         return f'a node called "{name}" has no enrolled key, but that name is enrolled'
     return ""
+
+
+def _other_names(cards: list[NodeCard]) -> str:
+    """What is wrong if a node's classes have other names, or another order, than a former one's."""
+    named = [card for card in cards if card.naming]
+    other = next((card for card in named if card.naming != named[0].naming), None)
+    if other is None:
+        return ""
+    return (
+        f"{other.name} does not name its classes as {named[0].name} does, and a class's number is its place "
+        "in the order of names; all sites need the same class folders, empty ones for those they lack"
+    )
 
 
 def _unavailable(reply: Message) -> bool:

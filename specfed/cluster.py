@@ -203,14 +203,16 @@ def deal(
 def try_model(config: RunConfig, shares: Shares) -> None:
     """Build the run's model once, before anything is started.
 
-    Raises ModelError if that cannot be done, or a weight that the run names is not there.
+    Raises ModelError if that cannot be done, its outputs are no logits, or a weight that the run names is
+    not there.
     """
-    from common.models import build, resolve_head
+    from common.models import build, require_logits, resolve_head
     from common.params import to_arrays, trainable
     from strategies.signals.entropy import check_layer
 
     model = build(config.model, shares.input_shape, shares.classes, config.seed)
     resolve_head(model, shares.classes, config.head)
+    require_logits(model, shares.input_shape, shares.classes)
     if config.entropy_layer:
         check_layer(config.entropy_layer, to_arrays(trainable(model)))
 

@@ -1,16 +1,19 @@
 """A small federation inside the test's process: real apps, real data, real files."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
 from client_app.app import app as client_app
 from common.config import NodeConfig, RunConfig, Value
+from common.datasets import Examples
 from common.ledger import ClientRecord, End, Header, Record, RoundRecord, read
 from server_app.app import app as server_app
 from server_app.folder import RUN_ID, RUNS
@@ -34,6 +37,17 @@ def three_classes(split: str) -> tuple[np.ndarray, np.ndarray]:
     return x[y < 3], y[y < 3]
 
 
+def named_1(split: str) -> Examples:
+    """The blobs, whose classes have names."""
+    x, y = blobs(split)
+    return Examples(x, y, 4, ("ant", "bee", "cat", "dog"))
+
+
+def named_2(split: str) -> Examples:
+    """The same names but one, as a site without ants has them."""
+    return replace(named_1(split), names=("bee", "cat", "dog", "elk"))
+
+
 def small_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """48 hidden units, so that a weight has low bins."""
     return nn.Sequential(nn.Linear(input_shape[0], 48), nn.ReLU(), nn.Linear(48, classes))
@@ -44,9 +58,26 @@ def normed_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(input_shape[0], 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, classes))
 
 
+def net_with_a_constant(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A net with a buffer that holds no statistics and never travels, as tables of positions are."""
+    net = small_net(input_shape, classes)
+    net.register_buffer("positions", torch.arange(3.0), persistent=False)
+    return net
+
+
 def headless_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """A net whose last weight does not have a row a class."""
     return nn.Sequential(nn.Linear(input_shape[0], 5), nn.ReLU(), nn.Linear(5, 7))
+
+
+def narrow_net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A net for inputs of another size."""
+    return nn.Linear(input_shape[0] - 1, classes)
+
+
+def headed_elsewhere(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A net that gives more numbers than there are classes, though a weight in it has a row a class."""
+    return nn.Sequential(nn.Linear(input_shape[0], classes), nn.Linear(classes, classes + 1))
 
 
 class ViT(nn.Sequential):

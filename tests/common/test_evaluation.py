@@ -126,3 +126,22 @@ def test_metrics_are_plain_numbers() -> None:
     measured = evaluate(Lookup(), examples([[1, 0]], [0]), CPU)
     assert {type(value) for value in vars(measured).values()} == {float, int}
     assert isinstance(measured, Metrics)
+
+
+class Caching(nn.Module):
+    """Keeps a tensor that it made in its first pass, as many models keep masks and positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.kept = nn.Linear(3, 3), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = torch.ones(3) if self.kept is None else self.kept
+        return self.layer(x) * self.kept
+
+
+def test_a_model_that_keeps_a_tensor_of_the_pass_can_be_trained_afterwards() -> None:
+    model, data = Caching(), examples([[1, 0, 0], [0, 1, 0]], [0, 1])
+    evaluate(model, data, CPU)
+    model(torch.ones(2, 3)).sum().backward()
+    assert model.layer.weight.grad is not None

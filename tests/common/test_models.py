@@ -11,7 +11,7 @@ from torch import nn
 
 from common import memo
 from common.errors import ModelError
-from common.models import MODELS, Head, ResidualBlock, build, count_parameters, resolve_head
+from common.models import MODELS, Head, ResidualBlock, build, count_parameters, require_logits, resolve_head
 from tests.modules import importable
 
 REPO = Path(__file__).parents[2]
@@ -339,3 +339,53 @@ def test_a_model_that_a_copy_would_change_is_built_each_time(builder: str) -> No
     for model, value in ((one, 1.0), (two, 2.0)):
         nn.init.constant_(model.weight, value)  # type: ignore[arg-type]
     assert two(torch.ones(1, 6))[0].tolist() == pytest.approx([1 / 36] * 3)
+
+
+def lazy(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A layer that learns its size from the first batch."""
+    return nn.LazyLinear(classes)
+
+
+def in_bfloat16(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Parameters that numpy has no type for."""
+    return nn.Linear(*input_shape, classes).bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("builder", "sentence"),
+    [
+        ("lazy", '"tests.common.test_models:lazy" has a lazy layer: "weight" has no shape yet'),
+        ("in_bfloat16", r"must have float32 parameters, .*\"weight\" is bfloat16"),
+    ],
+)
+def test_parameters_that_cannot_travel_are_refused(builder: str, sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        build(f"tests.common.test_models:{builder}", (4,), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (nn.Linear(5, 3), r"the model does not take inputs of \(4,\): RuntimeError: mat1 and mat2"),
+        (nn.Linear(4, 2), r"the model must give \(2, 3\) logits for 2 rows; it gave \(2, 2\)"),
+        (nn.LSTM(4, 3), r"the model must give \(2, 3\) logits for 2 rows; it gave tuple"),
+    ],
+)
+def test_what_gives_no_logits_is_refused(model: nn.Module, sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        require_logits(model, (4,), 3)
+
+
+def test_looking_for_logits_teaches_the_model_nothing() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())
+    model[2].eval()
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    require_logits(model, (4,), 3)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert [part.training for part in model.modules()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_our_models_give_logits(name: str, shape: tuple[int, ...]) -> None:
+    require_logits(build(name, shape, 7, seed=0), shape, 7)

@@ -4,15 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from client_app import site
 from client_app.algorithms import ALGORITHMS, Tools, build
+from client_app.app import app as client_app
+from common import models
 from common.config import RunConfig, Value
 from common.errors import ConfigError, PolicyError
 from common.filters import keep
 from common.ledger import Joined
-from common.params import norm
+from common.messages import ConfigRecord, Message, RecordDict, pack
+from common.params import norm, to_arrays, trainable
 from common.policy import Policy, read_policy
+from specfed.local_grid import LocalGrid, own_identity
+from tests import federation as tests_federation
 from tests.federation import Federation, Run, on_train
 
 
@@ -116,6 +122,12 @@ def test_noise_and_batch_norm_do_not_go_together(federation: Federation) -> None
     )
 
 
+def test_noise_and_a_buffer_that_never_travels_go_together(federation: Federation) -> None:
+    nodes = with_policy(federation, "clip-norm = 1.0\nnoise = 0.001")
+    run = federation.run(nodes=nodes, rounds=1, model="tests.federation:net_with_a_constant")
+    assert {r.client: r.status for r in run.clients()}["site-2"] == "accepted"
+
+
 def test_only_allowed_metrics_leave(federation: Federation) -> None:
     seen: list[set[str]] = []
 
@@ -126,6 +138,61 @@ def test_only_allowed_metrics_leave(federation: Federation) -> None:
     nodes = with_policy(federation, 'metrics = ["train-loss"]')
     federation.run(nodes=nodes, rounds=1, wrap=on_train("site-2", listen))
     assert seen == [{"num-examples", "steps", "train-loss"}]
+
+
+def test_beside_noise_only_named_metrics_leave() -> None:
+    metrics = {"num-examples": 3, "steps": 1, "train-loss": 0.5, "band-energies": [0.1]}
+    noisy = Policy(clip_norm=1.0, noise=1.0)
+    assert site.allowed(noisy, metrics) == {"num-examples", "steps"}
+    named = noisy.model_copy(update={"metrics": ["train-loss"]})
+    assert site.allowed(named, metrics) == {"num-examples", "steps", "train-loss"}
+    assert site.allowed(Policy(clip_norm=1.0), metrics) == set(metrics)
+
+
+def asked(federation: Federation, policy: str, times: int, **more: Value) -> list[Message]:
+    """What a node with this policy answers when it is asked to test a model, again and again."""
+    (node,) = with_policy(federation, policy, **more)[1:2]
+    config = RunConfig.model_validate({"model": "tests.federation:small_net", "rounds": 2}).as_dict()
+    grid = LocalGrid(client_app, [node], config)
+    order = ConfigRecord({"run": "a", "round": 1, "input-shape": [6], "classes": 4})
+    model = models.build("tests.federation:small_net", (6,), 4, 0)
+    arrays = pack(to_arrays(trainable(model)))
+    content = RecordDict({"arrays": arrays, "buffers": pack({}), "config": order})
+    replies: list[Message] = []
+    with own_identity():
+        for _ in range(times):
+            replies += grid.send_and_receive([Message(content, i, "evaluate") for i in grid.get_node_ids()])
+    return replies
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_testing_a_model_is_under_the_policy_too(federation: Federation, disk: bool) -> None:
+    state = {"state": str(federation.tmp_path / "state")} if disk else {}
+    replies = asked(federation, 'max-rounds = 2\nmetrics = ["loss"]', 3, **state)
+    assert [set(r.content.metric_records["metrics"]) for r in replies[:2]] == [{"num-examples", "loss"}] * 2
+    assert replies[2].error.reason == "PolicyError: this site takes part in at most 2 tests of a run"
+
+
+def test_a_model_is_tested_by_as_many_rows_as_train_at_once(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    builder = tests_federation.small_net
+
+    def noting(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        model = builder(input_shape, classes)
+        model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+        return model
+
+    monkeypatch.setattr(tests_federation, "small_net", noting)
+    nodes = [federation.node(f"site-{i}", range(180), validation=0.5) for i in (1, 2)]
+    federation.run(nodes=nodes, rounds=1, eval_data="", batch_size=20, micro_batches=2)
+    assert max(sizes) == 10
+
+
+def test_a_site_with_too_few_rows_tests_no_model(federation: Federation) -> None:
+    (reply,) = asked(federation, "min-examples = 1000", 1)
+    assert reply.error.reason == "PolicyError: this site trains on at least 1000 rows; it has fewer"
 
 
 @pytest.mark.parametrize(

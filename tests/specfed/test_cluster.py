@@ -12,9 +12,9 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from common.config import NodeConfig
+from common.config import NodeConfig, RunConfig
 from common.datasets import load
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, ModelError
 from common.ledger import ClientRecord, End, read
 from specfed import cluster
 from specfed.addresses import LOOPBACK, Address, reserve_port
@@ -234,3 +234,10 @@ def test_scratch_is_gone_after_use() -> None:
     with cluster.scratch() as folder:
         (folder / "file").touch()
     assert not folder.exists()
+
+
+def test_a_model_that_does_not_fit_is_told_before_anything_starts(tmp_path: Path) -> None:
+    shares = deal("tests.federation:blobs", 2, "iid", 1.0, 0, False, tmp_path)
+    with pytest.raises(ModelError, match=r"the model must give \(2, 4\) logits for 2 rows; it gave \(2, 5\)"):
+        cluster.try_model(RunConfig(model="tests.federation:headed_elsewhere"), shares)
+    cluster.try_model(RunConfig(model="tests.federation:small_net"), shares)

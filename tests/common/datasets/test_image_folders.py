@@ -130,3 +130,15 @@ def test_a_half_that_cannot_be_decoded_leaves_nothing_in_the_cache(tmp_path: Pat
     (folder / "train" / "cat" / "3.png").write_text("no image")
     refusal(folder)
     assert not cache.exists()
+
+
+def test_the_naming_tells_other_classes_and_another_order_apart(tmp_path: Path) -> None:
+    for site, classes in {"a": "cat dog", "b": "cat dog", "c": "dog fox", "d": "catd og"}.items():
+        for name in classes.split():
+            (tmp_path / site / name).mkdir(parents=True)
+            picture(10).save(tmp_path / site / name / "1.png")
+    a, b, c, d = (load(str(tmp_path / site), "train") for site in "abcd")
+    assert a.names == ("cat", "dog") and len(a.naming) == 16
+    assert a.naming == b.naming == load(str(tmp_path / "a"), "train").naming  # from the cache
+    assert len({a.naming, c.naming, d.naming}) == 3
+    assert a.rows(np.array([1])).names == a.names

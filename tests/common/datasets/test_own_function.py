@@ -18,6 +18,7 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def pair(split): return np.ones((SIZE[split], 4)), np.arange(SIZE[split])\n"
         "def lists(split): return [[1.0], [2.0]], [1, 0]\n"
         "def examples(split): return Examples(np.ones((2, 4), np.float32), np.array([0, 1]), 9)\n"
+        "def ragged(split): return [[1.0], [2.0, 3.0]], [1, 0]\n"
         "def nothing(split): pass\n"
         "def wrong(split): return np.ones((2, 4)), np.array([0, -3])\n"
         "def breaks(split): raise OSError('the disk is gone')\n"
@@ -45,6 +46,12 @@ def test_a_function_of_the_users_own(own_data: None) -> None:
         (
             "own_data:nothing",
             '"own_data:nothing" must return (x, y) or common.datasets.Examples; it returned NoneType',
+        ),
+        (
+            "own_data:ragged",
+            '"own_data:ragged" must return rows of one shape: setting an array element with a sequence. The '
+            "requested array has an inhomogeneous shape after 1 dimensions. The detected shape was (2,) + "
+            "inhomogeneous part.",
         ),
         ("own_data:wrong", "own_data:wrong, train: labels must lie in 0..0; found -3"),
         ("own_data:breaks", '"own_data:breaks" failed with OSError: the disk is gone'),

@@ -50,6 +50,7 @@ def test_parquet_folders(tmp_path: Path, typed: bool, classes: int) -> None:
     assert (train.y.tolist(), train.x[:, 0, 0, 0].tolist()) == ([2, 0, 1], [20, 0, 10])
     assert (test.y.tolist(), test.x[:, 0, 0, 0].tolist()) == ([1, 0], [10, 0])
     assert train.input_shape == (1, 4, 5)
+    assert train.names == test.names == (("a", "b", "c", "d") if typed else ())
 
 
 def test_columns_are_found_by_type_under_any_name(tmp_path: Path) -> None:
@@ -87,6 +88,14 @@ def test_parquet_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with decoders._no_progress_bars():
         datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).to_parquet(numbers / "train.parquet")
     assert refusal(numbers).startswith(f'{numbers}, train: column "image" holds no pictures: ')
+
+    rows = {"image": [cell(1), None], "label": [0, 1]}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int32")})
+    gap = tmp_path / "g"
+    gap.mkdir()
+    with decoders._no_progress_bars():
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(gap / "train.parquet")
+    assert refusal(gap) == f"{gap}, train, row 1 has no picture"
 
     hidden = parquet_folder(tmp_path / "e", "image", "label", train=[0, -1])
     assert refusal(hidden) == f"{hidden}, train: labels must lie in 0..3; found -1"

@@ -3,6 +3,7 @@
 from flwr.app import Message, Metadata
 from flwr.serverapp import Grid
 
+from common.ledger import Joined
 from specfed.local_grid import LocalGrid
 from tests.federation import Federation
 from tests.server_app.misfits.grids import Around, Losing
@@ -70,3 +71,25 @@ def test_a_node_that_never_answers_hello_is_waited_for_once_and_holds_up_no_roun
     run = federation.run(wrap_grid=deaf, rounds=4, wait_timeout=1.0)
     assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
     assert grids[0].lost == 1  # one wait, not one a round
+
+
+def test_who_comes_late_with_other_names_of_classes_is_refused(federation: Federation) -> None:
+    named = "tests.federation:named_"
+    nodes = [federation.node(f"site-{i}", data=f"{named}{1 if i < 3 else 2}") for i in (1, 2, 3)]
+
+    class Late(Around):
+        """site-3 (node 4) joins in round 2."""
+
+        def __init__(self, grid: LocalGrid) -> None:
+            super().__init__(grid)
+            grid.online = {2, 3}
+
+        def push_messages(self, messages: list[Message]) -> list[str]:
+            ids = self.grid.push_messages(messages)
+            self.grid.online |= {4} if any(m.metadata.group_id == "1" for m in messages) else set()
+            return ids
+
+    run = federation.run(nodes=nodes, wrap_grid=Late)  # type: ignore[arg-type]
+    (refused,) = [r.refused for r in run.records if isinstance(r, Joined)]
+    assert refused.startswith("site-3 does not name its classes as site-1 does")
+    assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}
