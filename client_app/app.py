@@ -125,7 +125,7 @@ def train(message: Message, context: Context) -> RecordDict:
         counts = np.bincount(mine.y, minlength=_integer(order["classes"]))
         metrics["label-counts"] = [int(n) for n in counts]
     metrics |= _tested(model, examples.rows(validation_rows), device, run.rows_at_once)
-    algorithm, travels = _algorithm(model, run, round_)
+    algorithm, travels = _algorithm(model, device, run, round_)
     store = _store(context, node, str(order[RUN]))
     last, now = Moment(_integer(order[ERA]), _integer(order[ACCEPTED])), Moment(_integer(order[ERA]), round_)
     remembered, lost = recall(store, last) if algorithm.remembers else ({}, False)
@@ -262,7 +262,9 @@ def _tested(model: "nn.Module", rows: Examples, device: "torch.device", at_once:
     }
 
 
-def _algorithm(model: "nn.Module", run: RunConfig, round_: int) -> "tuple[Algorithm, Traffic]":
+def _algorithm(
+    model: "nn.Module", device: "torch.device", run: RunConfig, round_: int
+) -> "tuple[Algorithm, Traffic]":
     from client_app import algorithms
     from common import filters
     from common.params import trainable
@@ -274,7 +276,8 @@ def _algorithm(model: "nn.Module", run: RunConfig, round_: int) -> "tuple[Algori
     phi = filters.build(own, model)
     # Made when FedFFT asks: to a run without a filter it need not fit the model.
     fft = cache(lambda: filters.build(replace(own, kind="fft"), model))
-    return algorithms.build(run, algorithms.Tools(phi, lambda x: fft()(x), travels.project)), travels
+    tools = algorithms.Tools(phi, lambda x: fft()(x), travels.project_on(device))
+    return algorithms.build(run, tools), travels
 
 
 def _settings(run: RunConfig, learning_rate: float) -> "LocalSettings":

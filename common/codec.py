@@ -7,8 +7,8 @@ make the same one from the run's seed, so no basis ever travels.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -22,7 +22,10 @@ Shapes = Mapping[str, Shape]
 
 
 class Projector(Protocol):
-    """An orthonormal basis of a subspace of one tensor's space."""
+    """An orthonormal basis of a subspace of one tensor's space. It and what it maps lie on one device."""
+
+    def on(self, device: torch.device) -> "Projector":
+        """The same on ``device``."""
 
     def down(self, x: Tensor) -> Tensor:
         """The coordinates of ``x``."""
@@ -34,6 +37,10 @@ class Projector(Protocol):
 @dataclass(frozen=True)
 class Whole:
     """The whole space, in its natural basis."""
+
+    def on(self, device: torch.device) -> Self:
+        """Itself: it holds nothing."""
+        return self
 
     def down(self, x: Tensor) -> Tensor:
         """``x``."""
@@ -51,14 +58,18 @@ class Coordinates:
     places: Tensor  # (r,), distinct
     shape: Shape
 
+    def on(self, device: torch.device) -> Self:
+        """The same on ``device``."""
+        return replace(self, places=self.places.to(device))
+
     def down(self, x: Tensor) -> Tensor:
         """The elements, (r,)."""
-        return x.reshape(-1)[self.places.to(x.device)]
+        return x.reshape(-1)[self.places]
 
     def up(self, z: Tensor) -> Tensor:
         """The elements in their places, zeros elsewhere."""
         whole = z.new_zeros(math.prod(self.shape))
-        return whole.index_copy(0, self.places.to(z.device), z).reshape(self.shape)
+        return whole.index_copy(0, self.places, z).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -68,13 +79,17 @@ class Rows:
     q: Tensor  # (rows, r), float64, orthonormal columns
     shape: Shape
 
+    def on(self, device: torch.device) -> Self:
+        """The same on ``device``."""
+        return replace(self, q=self.q.to(device))
+
     def down(self, x: Tensor) -> Tensor:
         """``Q^T W``, (r, the rest)."""
-        return self.q.to(x).T @ x.reshape(self.shape[0], -1)
+        return self.q.to(x.dtype).T @ x.reshape(self.shape[0], -1)
 
     def up(self, z: Tensor) -> Tensor:
         """``Q z``."""
-        return (self.q.to(z) @ z).reshape(self.shape)
+        return (self.q.to(z.dtype) @ z).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -84,13 +99,17 @@ class Columns:
     q: Tensor  # (the rest, r), float64, orthonormal columns
     shape: Shape
 
+    def on(self, device: torch.device) -> Self:
+        """The same on ``device``."""
+        return replace(self, q=self.q.to(device))
+
     def down(self, x: Tensor) -> Tensor:
         """``W Q``, (rows, r)."""
-        return x.reshape(self.shape[0], -1) @ self.q.to(x)
+        return x.reshape(self.shape[0], -1) @ self.q.to(x.dtype)
 
     def up(self, z: Tensor) -> Tensor:
         """``z Q^T``."""
-        return (z @ self.q.to(z).T).reshape(self.shape)
+        return (z @ self.q.to(z.dtype).T).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -103,29 +122,35 @@ class Bins:
 
     bins: Tensor  # (b,), ascending
     shape: Shape
+    pairs: slice  # of the bins, those that have both parts
+
+    @classmethod
+    def of(cls, bins: Tensor, shape: Shape) -> Self:
+        """The projector on ``bins``, of the CPU, of a tensor of this shape."""
+        first, last = bins[0] == 0, 2 * bins[-1] == math.prod(shape)
+        return cls(bins, shape, slice(int(first), len(bins) - int(last)))
+
+    def on(self, device: torch.device) -> Self:
+        """The same on ``device``."""
+        return replace(self, bins=self.bins.to(device))
 
     def down(self, x: Tensor) -> Tensor:
         """Real parts, then imaginary parts, scaled so that lengths stay what they were."""
-        spectrum = torch.fft.rfft(x.reshape(-1), norm="ortho")[self.bins.to(x.device)]
-        single = self._single().to(x.device)
-        # Both halves of the spectrum hold a bin, but for those that have no other half.
-        real = torch.where(single, spectrum.real, math.sqrt(2) * spectrum.real)
-        return torch.cat([real, math.sqrt(2) * spectrum.imag[~single]])
+        spectrum = torch.fft.rfft(x.reshape(-1), norm="ortho")[self.bins]
+        # Both halves of the spectrum hold a pair.
+        spectrum[self.pairs] *= math.sqrt(2)
+        return torch.cat([spectrum.real, spectrum.imag[self.pairs]])
 
     def up(self, z: Tensor) -> Tensor:
         """The tensor with these bins and no others."""
-        length, single = math.prod(self.shape), self._single().to(z.device)
-        real, imaginary = z[: len(single)], z.new_zeros(len(single))
-        real = torch.where(single, real, math.sqrt(0.5) * real)
-        imaginary[~single] = math.sqrt(0.5) * z[len(single) :]
-        spectrum = torch.zeros(length // 2 + 1, dtype=z.dtype.to_complex(), device=z.device)
-        spectrum[self.bins.to(z.device)] = torch.complex(real, imaginary)
-        x: Tensor = torch.fft.irfft(spectrum, n=length, norm="ortho")
+        length, count = math.prod(self.shape), len(self.bins)
+        imaginary = z.new_zeros(count)
+        imaginary[self.pairs] = z[count:]
+        chosen = torch.complex(z[:count], imaginary)
+        chosen[self.pairs] *= math.sqrt(0.5)
+        spectrum = torch.zeros(length // 2 + 1, dtype=chosen.dtype, device=z.device)
+        x: Tensor = torch.fft.irfft(spectrum.index_copy(0, self.bins, chosen), n=length, norm="ortho")
         return x.reshape(self.shape)
-
-    def _single(self) -> Tensor:
-        length = math.prod(self.shape)
-        return (self.bins == 0) | (2 * self.bins == length)
 
 
 @dataclass(frozen=True)
@@ -133,6 +158,10 @@ class Codec:
     """A projector for each tensor, by name."""
 
     projectors: Mapping[str, Projector]
+
+    def on(self, device: torch.device) -> "Codec":
+        """The same for tensors on ``device``."""
+        return Codec({name: projector.on(device) for name, projector in self.projectors.items()})
 
     def encode(self, params: Params) -> Params:
         """The coordinates of each tensor."""
@@ -186,7 +215,7 @@ def bins(rank: float, seed: int, epoch: int, ratio: float) -> Make:
         chosen = stream(seed, "bins", epoch, name).choice(
             count - low, _share(rank, count - low), replace=False
         )
-        return Bins(torch.from_numpy(chosen + low).sort().values, shape)
+        return Bins.of(torch.from_numpy(chosen + low).sort().values, shape)
 
     return make
 
@@ -197,7 +226,7 @@ def kept_bins(ratio: float, filtered: set[str]) -> Make:
     def make(name: str, shape: Shape) -> Projector:
         length = math.prod(shape)
         low = low_bins(ratio, length) if name in filtered else 0
-        return Bins(torch.arange(low, length // 2 + 1), shape) if low else Whole()
+        return Bins.of(torch.arange(low, length // 2 + 1), shape) if low else Whole()
 
     return make
 

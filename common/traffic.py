@@ -46,10 +46,9 @@ class Traffic:
         """The slot as it comes out at the other end."""
         return self.decode_slot(self.encode_slot(slot))
 
-    @property
-    def project(self) -> ParamsFilter:
-        """Onto the subspace that slots travel in."""
-        return keep if self.slots is None else self.slots.project
+    def project_on(self, device: torch.device) -> ParamsFilter:
+        """Onto the subspace that slots travel in, for tensors on ``device``."""
+        return keep if self.slots is None else self.slots.on(device).project
 
 
 WHOLE = Traffic()

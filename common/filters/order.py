@@ -29,7 +29,7 @@ def flatten(tensor: Tensor, order: str, seed: int, name: str) -> Tensor:
     "random" permutes all elements, by the seed and the tensor's name.
     """
     if order == RANDOM:
-        return tensor.reshape(-1)[drawn(seed, "filter-order", name, tensor.numel()).to(tensor.device)]
+        return tensor.reshape(-1)[drawn(seed, "filter-order", name, tensor.numel(), tensor.device)]
     turned = tensor if _is_natural(order, tensor.ndim) else tensor.permute(axes(order, tensor.ndim))
     return turned.reshape(-1)
 
@@ -37,7 +37,7 @@ def flatten(tensor: Tensor, order: str, seed: int, name: str) -> Tensor:
 def unflatten(signal: Tensor, like: Tensor, order: str, seed: int, name: str) -> Tensor:
     """The inverse of ``flatten``: contiguous, of the shape of ``like``."""
     if order == RANDOM:
-        places = drawn(seed, "filter-order", name, len(signal)).to(signal.device)
+        places = drawn(seed, "filter-order", name, len(signal), signal.device)
         return torch.empty_like(signal).index_copy_(0, places, signal).view(like.shape)
     if _is_natural(order, like.ndim):
         return signal.view_as(like)

@@ -110,8 +110,7 @@ class RandomBins(Filter):
         length, first = rows.shape[-1], int(self.keep_dc)
         count = low_bins(self.ratio, length)
         bins = length // 2 + 1 - first
-        gone = first + drawn(self.seed, "filter-bins", self.name, bins)[:count]
-        return _without(rows, gone.to(rows.device))
+        return _without(rows, first + drawn(self.seed, "filter-bins", self.name, bins, rows.device)[:count])
 
 
 @dataclass(frozen=True)

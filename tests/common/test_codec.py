@@ -23,7 +23,7 @@ MAKES: dict[str, Make] = {
     "matrices": matrices(0.4, 7, 2),
     "bins": bins(0.25, 7, 2, 0.1),
     "kept bins": kept_bins(0.3, set(SHAPES)),
-    "all bins": lambda name, shape: Bins(torch.arange(math.prod(shape) // 2 + 1), shape),
+    "all bins": lambda name, shape: Bins.of(torch.arange(math.prod(shape) // 2 + 1), shape),
 }
 
 

@@ -4,10 +4,12 @@ They run in a process of their own. PyTorch has such a device for good, and its 
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,13 @@ import torch
 from torch import nn
 
 from client_app.algorithms import ALGORITHMS
+from common import models
 from common.checkpoint import load_arrays
+from common.codec import Make, bins, codec, coordinates, matrices
 from common.config import Value
-from common.filters import FILTERS
+from common.filters import FILTERS, FilterSettings, build
 from common.gradients import FilteredOptimizer
+from common.params import ParamsFilter, trainable
 from tests.federation import DATA, Federation, Run
 
 GPU = "cuda"
@@ -88,6 +93,10 @@ def test_so_do_our_models(
 
 def test_a_filtered_optimizer_works_there(process: ProcessPoolExecutor) -> None:
     process.submit(a_filtered_optimizer).result()
+
+
+def test_a_step_fetches_nothing_from_the_cpu_twice(process: ProcessPoolExecutor) -> None:
+    assert process.submit(copies_in_a_second_step).result() == dict.fromkeys(EACH_STEP, 0)
 
 
 def test_the_device_is_not_the_cpu(process: ProcessPoolExecutor) -> None:
@@ -174,6 +183,59 @@ def a_filtered_optimizer() -> None:
                 optimizer.step()
         for p, q in zip(here.parameters(), there.parameters(), strict=True):
             torch.testing.assert_close(q.cpu(), p, rtol=0, atol=ROUNDING)
+
+
+def copies_in_a_second_step() -> dict[str, int]:
+    """How many tensors go to the device when the same is done once more, by what is done in each step."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from tests.second_device import DEVICE, Present
+
+    class Counting(TorchDispatchMode):
+        """Counts what goes from the CPU to the device."""
+
+        copies = 0
+
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            to = (kwargs or {}).get("device")
+            self.copies += to == DEVICE and getattr(args[0] if args else None, "device", DEVICE) != DEVICE
+            return operation(*args, **(kwargs or {}))
+
+    model = resnet()
+    g = {name: torch.randn_like(p) for name, p in trainable(model).items()}
+    found = {}
+    with Present():
+        there = {name: x.to(DEVICE) for name, x in g.items()}
+        for name, make in EACH_STEP.items():
+            work = make()
+            work(there)
+            with Counting() as counting:
+                work(there)
+            found[name] = counting.copies
+        with Counting() as counting:
+            torch.ones(3).to(DEVICE)
+        assert counting.copies == 1
+    return found
+
+
+def resnet() -> nn.Module:
+    return models.build("resnet20", (3, 8, 8), 4, 0)
+
+
+def subspace(make: Make) -> ParamsFilter:
+    from tests.second_device import DEVICE
+
+    shapes = {name: tuple(p.shape) for name, p in trainable(resnet()).items()}
+    return codec(make, shapes).on(DEVICE).project
+
+
+EACH_STEP: dict[str, Callable[[], ParamsFilter]] = {
+    **{kind: partial(lambda kind: build(FilterSettings(kind), resnet()), kind) for kind in sorted(FILTERS)},
+    "random order": lambda: build(FilterSettings("fft", order="random"), resnet()),
+    "SSF by matrices": lambda: subspace(matrices(0.25, 0, 0)),
+    "SSF by coordinates": lambda: subspace(coordinates(0.25, 0, 0)),
+    "SSF by frequencies": lambda: subspace(bins(0.25, 0, 0, 0.05)),
+}
 
 
 def the_device() -> None:
