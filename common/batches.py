@@ -13,7 +13,7 @@ def to_tensors(examples: Examples, index: Rows, device: torch.device) -> tuple[T
     uint8 inputs become ``(value / 255 - 0.5) / 0.25``, so that they lie in [-2, 2]; float inputs stay as
     they are. On CUDA the copies are asynchronous, and bytes travel before they become floats.
     """
-    x = _moved(np.take(examples.x, index, axis=0), device)
+    x = _moved(examples.x.take(index, axis=0), device)
     y = _moved(np.take(examples.y, index), device)
     if x.dtype == torch.uint8:
         x = x.float().mul_(4 / 255).sub_(2)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,45 @@ from common.seeding import stream
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 
+_BLOCK = 1024  # rows that are in memory at once when all are read
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _NPZ_NAMES = {"train": ("x", "y"), "test": ("x_test", "y_test")}
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Some rows of an array, which stay where they are, on a disk perhaps, until they are taken."""
+
+    source: Array
+    index: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As an array's."""
+        return (len(self.index), *self.source.shape[1:])
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """As an array's."""
+        return self.source.dtype
+
+    def of(self, rows: Rows) -> Self:
+        """These rows of the picked ones, still where they are."""
+        return replace(self, index=self.index[rows])
+
+    def take(self, rows: Rows, axis: Literal[0] = 0) -> Array:
+        """A copy of these rows of the picked ones, as an array has it."""
+        return self.source.take(self.index[rows], axis=axis)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        return self.source.take(self.index, axis=0).astype(dtype or self.source.dtype, copy=False)
 
 
 @dataclass(frozen=True)
 class Examples:
     """Inputs and their classes, row by row."""
 
-    x: Array  # (n, channels, height, width) or (n, features); uint8 or float32
+    x: Array | Picked  # (n, channels, height, width) or (n, features); uint8 or float32
     y: Rows  # (n,), 0 .. classes - 1
     classes: int
     names: tuple[str, ...] = ()  # of the classes, by number; none if the source has no names
@@ -48,8 +78,9 @@ class Examples:
         return tuple(self.x.shape[1:])
 
     def rows(self, index: Rows) -> Self:
-        """A copy of the rows ``index``, in that order, repeats included."""
-        return replace(self, x=self.x[index], y=self.y[index])
+        """The rows ``index``, in that order, repeats included. No input is copied before it is taken."""
+        own = Picked(self.x, index) if isinstance(self.x, np.ndarray) else self.x.of(index)
+        return replace(self, x=own, y=self.y[index])
 
     @property
     def naming(self) -> str:
@@ -97,8 +128,10 @@ def fingerprint(examples: Examples) -> str:
     """16 hex digits that tell data apart: a hash over type, shape and values, whatever the memory layout."""
     digest = hashlib.sha256()
     for array in (examples.x, examples.y):
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        digest.update(f"{np.dtype(array.dtype).str}{array.shape}".encode())
+        for start in range(0, len(examples), _BLOCK):
+            rows = np.arange(start, min(start + _BLOCK, len(examples)))
+            digest.update(np.ascontiguousarray(array.take(rows, axis=0)).data)
     return digest.hexdigest()[:16]
 
 
@@ -122,7 +155,12 @@ def _cached(spec: str, split: Split, files: Sequence[Path], decode: Callable[[],
     def make() -> dict[str, Array]:
         examples = _examples(spec, split, decode())
         names = np.array(examples.names, dtype=str)
-        return {"x": examples.x, "y": examples.y, "classes": np.array(examples.classes), "names": names}
+        return {
+            "x": np.asarray(examples.x),
+            "y": examples.y,
+            "classes": np.array(examples.classes),
+            "names": names,
+        }
 
     arrays = cache.fetch((spec, split), files, make)
     return Examples(arrays["x"], arrays["y"], int(arrays["classes"]), tuple(arrays["names"].tolist()))
@@ -142,7 +180,7 @@ def _from_folder(folder: Path, split: Split) -> Examples:
 def _from_function(spec: str, split: Split) -> Raw:
     value = call(spec, (split,), DataError)
     if isinstance(value, Examples):
-        return Raw(value.x, value.y, value.classes, tuple(value.names))
+        return Raw(np.asarray(value.x), value.y, value.classes, tuple(value.names))
     if not (isinstance(value, tuple | list) and len(value) == 2):
         raise DataError(
             f'"{spec}" must return (x, y) or common.datasets.Examples; it returned {type(value).__name__}'
@@ -159,13 +197,13 @@ def _from_npz(spec: str, path: Path, split: Split) -> Examples:
 
     def make() -> Examples:
         examples = _examples(spec, split, _read_npz(path, split))
-        for array in (examples.x, examples.y):
+        for array in (np.asarray(examples.x), examples.y):
             array.flags.writeable = False
         return examples
 
     stat = path.stat()
     key = ("npz", path.absolute(), stat.st_mtime_ns, stat.st_size, split)
-    return memo.once(key, make, lambda examples: examples.x.nbytes + examples.y.nbytes)
+    return memo.once(key, make, lambda examples: np.asarray(examples.x).nbytes + examples.y.nbytes)
 
 
 def _read_npz(path: Path, split: Split) -> Raw:

@@ -3,8 +3,11 @@
 Each function imports its decoder itself, because a process that finds the data in the cache needs none.
 """
 
+import os
 import re
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -19,6 +22,9 @@ from common.errors import DataError, nearest
 Split = Literal["train", "test"]
 Picture = tuple[str, IO[bytes] | Path]  # what an error calls it, and its file
 Pixels = npt.NDArray[np.uint8]
+
+HUB = "https://huggingface.co"
+HUB_SECONDS = 5.0
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _IMAGE_COLUMNS = ("img", "image")
@@ -95,6 +101,9 @@ def parquet(folder: Path, files: Sequence[Path], split: Split) -> Raw:
 
 def hub(name: str, split: Split) -> Raw:
     """A data set of the Hugging Face hub, or of its library's cache when the hub is out of reach."""
+    if not _hub_answers():
+        # Read when the library is imported. It would ask for half a minute before it looks into its cache.
+        os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
 
     try:
@@ -102,10 +111,24 @@ def hub(name: str, split: Split) -> Raw:
     except Exception as error:  # the library raises many kinds, from the network's to its own
         hint = nearest(name, ["digits"])
         raise DataError(
-            f'data set "{name}" ({split}) is neither a path nor to be had from the Hugging Face hub: '
+            f'data "{name}" ({split}) is neither a file or folder nor to be had from the Hugging Face hub: '
             f"{_cause(error)}. {hint}".rstrip()
         ) from error
     return _from_table(f"{name}, {split}", table)
+
+
+def _hub_answers() -> bool:
+    """Whether it says anything within a few seconds. It may be elsewhere, behind a proxy, or switched off."""
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return False
+    hub = urllib.request.Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD")
+    try:
+        with urllib.request.urlopen(hub, timeout=HUB_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _from_table(where: str, table: Any) -> Raw:

@@ -3,6 +3,8 @@
 import io
 import os
 import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,41 @@ for name in ("owner/nothing", "digts"):
 """
     lines = in_another_process(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1").split("\n")
     assert len(lines) == 2
-    start = 'data set "owner/nothing" (test) is neither a path nor to be had from the Hugging Face hub: '
+    start = (
+        'data "owner/nothing" (test) is neither a file or folder nor to be had from the Hugging Face hub: '
+    )
     assert lines[0].startswith(start)
     assert lines[1].endswith('Did you mean "digits"?')
+
+
+@pytest.mark.parametrize(("status", "answers"), [("200 OK", True), ("403 Forbidden", True), (None, False)])
+def test_a_hub_that_says_nothing_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, status: str | None, answers: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(decoders, "HUB_SECONDS", 0.3 if status is None else 10.0)
+        with ThreadPoolExecutor(1) as pool:
+            said = pool.submit(decoders._hub_answers)
+            connection, _ = hub.accept()
+            with connection:
+                if status is not None:
+                    connection.recv(1000)
+                    connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+                assert said.result() is answers
+
+
+def test_without_a_hub_the_librarys_cache_is_looked_into_at_once(tmp_path: Path) -> None:
+    code = """
+import os
+from common.datasets import load
+from common.errors import DataError
+try:
+    load("owner/nothing", "train")
+except DataError:
+    print(os.environ["HF_HUB_OFFLINE"])
+"""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    assert in_another_process(code, HF_HOME=str(tmp_path), HF_ENDPOINT=nobody) == "1"
