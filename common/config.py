@@ -210,7 +210,9 @@ class RunConfig(Checked):
     min_replies: Count = Field(1, description="usable replies that a round needs to move the model")
     round_timeout: Positive = Field(600.0, description="seconds until a silent node counts as missing")
     wait_timeout: Positive = Field(120.0, description="seconds to wait for min-nodes")
-    max_failed_rounds: Count = Field(3, description="rounds without quorum in a row that end the run")
+    max_failed_rounds: Count = Field(
+        3, description="rounds in a row that do not move the model and end the run"
+    )
     max_examples: Count = Field(100_000_000, description="a larger example count is not believed")
 
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")

@@ -4,6 +4,7 @@
 No function changes its arguments.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -85,6 +86,14 @@ def nested(arrays: Arrays) -> dict[str, Arrays]:
         group, _, name = key.partition("/")
         groups.setdefault(group, {})[name] = x
     return groups
+
+
+def finite(x: np.ndarray) -> bool:
+    """Whether an array holds neither NaN nor infinity."""
+    # A finite sum proves that all are finite and needs no array of booleans; only a sum that overflowed
+    # or met a NaN is looked at element by element.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(float(x.sum())) or bool(np.isfinite(x).all())
 
 
 def norm(arrays: Arrays) -> float:

@@ -1,7 +1,8 @@
 """The Flower ServerApp: gather nodes, run the rounds, keep the books.
 
 A run always ends with a line in its ledger: ``completed``, ``completed-degraded`` (something was missing or
-quarantined on the way) or ``failed`` with the reason. It needs at least one round that moved the model.
+quarantined on the way, or the last model has no finite loss) or ``failed`` with the reason. It needs at least
+one round that moved the model.
 """
 
 import logging
@@ -190,7 +191,7 @@ class _Run:
             evaluate_fn=after_round,
         )
         if not result.arrays:
-            raise RunFailed("no round had enough usable replies: the model is the one it began with")
+            raise RunFailed("no round moved the model: it is the one it began with")
         if self.test is None:
             self.score = self._ask_nodes(strategy, unpack(result.arrays), shape, classes)
 
@@ -198,8 +199,8 @@ class _Run:
         """Write the end line and the report."""
         records = list(read(self.folder.path / "ledger.jsonl"))
         end = End(
-            status=status_of(error, records),
-            reason=reason_of(error),
+            status=status_of(error, records, self.score.doubt),
+            reason=reason_of(error, self.score.doubt),
             error="" if error is None else type(error).__name__,
             rounds=self.rounds_done,
             seconds=self._elapsed(),

@@ -25,6 +25,12 @@ class Score:
     loss: float | None = None
     on: Literal["server", "nodes", "none"] = "none"
 
+    @property
+    def doubt(self) -> str:
+        """Why a run that ends with this score is not simply completed; empty if it is."""
+        finite = self.loss is None or math.isfinite(self.loss)
+        return "" if finite else f"the last model's loss is {self.loss}"
+
 
 def on_server(model: nn.Module, test: Examples, device: torch.device) -> Score:
     """The score of ``model`` on the server's test set."""

@@ -84,7 +84,8 @@ class DropIn(Strategy):
     node's score, lasts until the node restarts; register the nodes' keys for scores that last longer.
 
     Raises ModelError when the head or a buffer is not in the model, RunFailed after ``max_failed_rounds``
-    rounds in a row without ``min_replies`` usable replies. Each call of ``start`` begins without memory.
+    rounds in a row that did not move the model: they had fewer than ``min_replies`` usable replies, or such
+    as add up to no finite model. Each call of ``start`` begins without memory.
     """
 
     def __init__(

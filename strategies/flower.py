@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast, final
 
+import numpy as np
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -39,7 +40,7 @@ from common.messages import (
     unpack,
 )
 from common.models import Head
-from common.params import Arrays
+from common.params import Arrays, norm
 from common.patience import patience
 from common.seeding import stream
 from common.traffic import WHOLE, Traffic
@@ -48,6 +49,7 @@ from strategies.first_layer_rank import NO_RANK_TEST, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
+from strategies.soundness import flaw
 
 log = logging.getLogger("flwr")
 
@@ -73,7 +75,7 @@ class RoundResult:
     number: int
     verdicts: tuple[Verdict, ...]  # in the order of the clients' names
     seconds: float
-    outcome: Outcome | None = None  # None: too few usable replies, the model stayed as it was
+    outcome: Outcome | None = None  # None: the model stayed as it was, for ``reason``
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that have some
     reason: str = ""
     sent: Mapping[str, Arrays] = field(default_factory=dict)  # the parameters that each client received
@@ -247,7 +249,8 @@ class RecipeStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Admit the replies, run the recipe, and keep the round's result in ``last``.
 
-        Raises RunFailed after ``max_failed_rounds`` rounds in a row with too few usable replies.
+        A round with too few usable replies, and one whose result is not finite, changes nothing; how many of
+        them a run may have in a row is for ``check_quorum`` to say.
         """
         turn = self._turn
         classes = self.head.shape[0] if self.recipe.needs_labels else None
@@ -263,15 +266,14 @@ class RecipeStrategy(Strategy):
         verdicts = self._verdicts(turn, replies, schema)
         accepted = tuple(v.reply for v in verdicts if v.reply is not None)
         if len(accepted) < max(1, self.cohort.min_replies):
-            self._failed += 1
-            why = (
-                f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
-            )
-            self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why, sent=turn.sent)
-            return None, None
-        self._failed = 0
+            there = f"{len(accepted)} usable replies of {len(verdicts)}"
+            return self._fail(verdicts, f"{there}, min-replies is {self.cohort.min_replies}")
         round_ = Round(turn.number, turn.model, self.head, accepted, turn.slots, turn.learning_rate)
-        recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the result
+            recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
+        if found := flaw(recipe_state, round_, outcome):
+            return self._fail(verdicts, f"{found} would hold NaN or infinity; {_largest(accepted)}")
+        self._failed = 0
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         flags = _by_client(low, self.rank_test.look(round_))
         accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
@@ -282,6 +284,13 @@ class RecipeStrategy(Strategy):
         return self.wire.pack(outcome.model), MetricRecord(
             {"accepted": len(accepted), "sampled": len(verdicts)}
         )
+
+    def _fail(self, verdicts: tuple[Verdict, ...], why: str) -> tuple[None, None]:
+        """A round that changes nothing."""
+        self._failed += 1
+        turn = self._turn
+        self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why, sent=turn.sent)
+        return None, None
 
     def _without_lost_memory(
         self, state: StrategyState, accepted: Sequence[Reply]
@@ -301,15 +310,11 @@ class RecipeStrategy(Strategy):
         return anew, (f"{what}: the algorithm's state starts anew on all nodes",)
 
     def check_quorum(self) -> None:
-        """Raise RunFailed if too many rounds in a row had too few usable replies."""
-        if self._failed >= self.cohort.max_failed_rounds:
-            reasons = (
-                sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason})
-                if self.last
-                else []
-            )
+        """Raise RunFailed if too many rounds in a row changed nothing."""
+        if self.last is not None and self._failed >= self.cohort.max_failed_rounds:
+            reasons = sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason})
             why = f" ({'; '.join(reasons)})" if reasons else ""
-            raise RunFailed(f"{self._failed} rounds in a row had too few usable replies{why}")
+            raise RunFailed(f"{self._failed} rounds in a row did not move the model: {self.last.reason}{why}")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -371,6 +376,12 @@ class _Turn:
 def _by_client(*found: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
     clients = sorted(set().union(*found))
     return {client: tuple(flags[client] for flags in found if client in flags) for client in clients}
+
+
+def _largest(replies: Sequence[Reply]) -> str:
+    """Whose update to look at first."""
+    size, client = max((norm(reply.update), reply.client) for reply in replies)
+    return f"the largest update is that of {client}, with norm {size:.3g}"
 
 
 def _rate(order: ConfigRecord) -> float:
