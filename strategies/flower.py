@@ -24,7 +24,6 @@ from common.messages import (
     BUFFERS,
     CONFIG,
     ERA,
-    ERROR_CODE,
     LEARNING_RATE,
     MEMORY_LOST,
     METRICS,
@@ -43,6 +42,7 @@ from common.models import Head
 from common.params import Arrays, norm
 from common.patience import patience
 from common.seeding import stream
+from common.text import one_line
 from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
@@ -342,18 +342,18 @@ class RecipeStrategy(Strategy):
         if reply.has_error():
             reason = reply.error.reason or f"Flower error {reply.error.code}"
             status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
-            return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
+            return Verdict(client, status, one_line(reason))
         try:
             said = self.wire.read(reply.content, self._turn.sent[client])
             whole = self.traffic(self._turn.number).decode_update
             return Verdict(client, "accepted", reply=admit(client, said, schema, whole))
         except Inadmissible as error:
-            return Verdict(client, "quarantined", str(error))
+            why = str(error)
         except KeyError as error:
-            return Verdict(client, "quarantined", f"the reply has no record {error}")
+            why = f"the reply has no record {error}"
         except (ValueError, TypeError, EOFError, OSError) as error:
-            why = f"the reply's tensors cannot be read: {_one_line(str(error))}"
-            return Verdict(client, "quarantined", why)
+            why = f"the reply's tensors cannot be read: {error}"
+        return Verdict(client, "quarantined", one_line(why))  # it may quote what the node sent
 
 
 @dataclass(frozen=True)
@@ -387,10 +387,6 @@ def _largest(replies: Sequence[Reply]) -> str:
 def _rate(order: ConfigRecord) -> float:
     rate = order.get(LEARNING_RATE, 1.0)
     return rate if isinstance(rate, float) else 1.0
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
 
 
 class PollingGrid:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from server_app.report.markup import NO_BREAK_SPACE, Html, el, join, pixels, shorten
+from common.text import NO_BREAK_SPACE, shorten
+from server_app.report.markup import Html, el, join, pixels
 
 LEFT, TOP, BOTTOM, RIGHT = 50.0, 30.0, 38.0, 14.0  # margins around the plot, in pixels
 LABEL_GAP = 15.0  # between the middles of two labels
