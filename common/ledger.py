@@ -126,7 +126,9 @@ class RoundRecord(_Record):
     sampled: int
     accepted: int
     moved: bool  # False: the model stayed as it was, for ``reason``
-    reason: str = ""  # why it did not move, or which fallback gave the weights
+    reason: str = (
+        ""  # why it did not move, which fallback gave the weights, whose own scores are not believed
+    )
     accuracy: float | None = None  # 0..1, of the new model; told by nodes, of the one before the round
     loss: float | None = None
     evaluated_on: Literal["server", "nodes", "none"] = "none"

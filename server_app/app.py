@@ -213,8 +213,15 @@ class _Run:
             return
         try:
             write_report(self.folder.path)
-        except DataError as problem:  # must not hide how the run itself ended
-            log.error("the report could not be written: %s", problem)
+        except (
+            Exception
+        ) as problem:  # of any kind: a page must not make an error of a run that has ended well
+            log.error(
+                "the report could not be written (%s: %s); 'specfed report %s' tries again",
+                type(problem).__name__,
+                problem,
+                self.folder.path,
+            )
 
     def _after_round(
         self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module
@@ -235,7 +242,7 @@ class _Run:
             sampled=len(result.verdicts),
             accepted=len(result.accepted),
             moved=outcome is not None,
-            reason=result.reason,
+            reason="; ".join(text for text in (result.reason, self.score.note) if text),
             accuracy=self.score.accuracy,
             loss=self.score.loss,
             evaluated_on=self.score.on,
@@ -276,17 +283,18 @@ class _Run:
         # The nodes tested the model that this round began with.
         told = told_in_round(result)
         self.testers |= told.keys()
-        return pooled(told.values())
+        return pooled(told, self.config.max_examples)
 
     def _ask_nodes(
         self, strategy: RecipeStrategy, model: Arrays, shape: tuple[int, ...], classes: int
     ) -> Score:
         """What each node would receive next, tested on its validation rows if it has some.
 
-        That is what the rounds' scores are of, too. What is no score is left out.
+        That is what the rounds' scores are of, too.
         """
         send, personal = strategy.recipe.send, strategy.state.recipe.personal
         buffers, order = pack(strategy.state.buffers), self._order(self.rounds_done, shape, classes)
+        nodes = self.roster.look(self.grid, self.rounds_done)
         messages = [
             Message(
                 RecordDict(
@@ -296,11 +304,12 @@ class _Run:
                 "evaluate",
                 ttl=self.config.round_timeout,
             )
-            for name, node in self.roster.look(self.grid, self.rounds_done).items()
+            for name, node in nodes.items()
             if name in self.testers
         ]
         replies = self.grid.send_and_receive(messages, timeout=self.config.round_timeout + SLACK)
-        return pooled(told_when_asked(replies))
+        told = told_when_asked(replies, {node: name for name, node in nodes.items()})
+        return pooled(told, self.config.max_examples)
 
     def _traffic(self, model: nn.Module, filtered: set[str]) -> Callable[[int], Traffic]:
         """How updates of this model travel in each round; made once a round."""
