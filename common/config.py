@@ -25,6 +25,7 @@ Negative = Annotated[float, Field(lt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 FEWEST_PROBES = 4  # rows on which models' features can be compared
+NAME_PATTERN = r"^[A-Za-z0-9._-]{1,60}$"  # of a node
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
@@ -325,7 +326,7 @@ class RunConfig(Checked):
 class NodeConfig(Checked):
     """What a site says of itself. It stays on the site; a run cannot change it."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="the site's stable name, under which its contribution is kept"
     )
     data: Annotated[str, Field(min_length=1)] = Field(description="the site's own data")
