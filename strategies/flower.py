@@ -111,7 +111,8 @@ class Cohort:
 
     def sample(self, names: Sequence[str], round_: int) -> list[str]:
         """The names of a round's clients, sorted: the same for the same seed, round and set of names."""
-        count = max(self.min_clients, math.ceil(self.fraction * len(names)))
+        # Less a hair: 0.07 * 100 is a little more than 7, and means 7.
+        count = max(self.min_clients, math.ceil(self.fraction * len(names) * (1 - 1e-12)))
         if count >= len(names):
             return sorted(names)
         chosen = stream(self.seed, "cohort", round_).choice(sorted(names), count, replace=False)
