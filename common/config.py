@@ -25,6 +25,7 @@ Negative = Annotated[float, Field(lt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 FEWEST_PROBES = 4  # rows on which models' features can be compared
+NAME_PATTERN = r"^[A-Za-z0-9._-]{1,60}$"  # of a node
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
@@ -210,7 +211,9 @@ class RunConfig(Checked):
     min_replies: Count = Field(1, description="usable replies that a round needs to move the model")
     round_timeout: Positive = Field(600.0, description="seconds until a silent node counts as missing")
     wait_timeout: Positive = Field(120.0, description="seconds to wait for min-nodes")
-    max_failed_rounds: Count = Field(3, description="rounds without quorum in a row that end the run")
+    max_failed_rounds: Count = Field(
+        3, description="rounds in a row that do not move the model and end the run"
+    )
     max_examples: Count = Field(100_000_000, description="a larger example count is not believed")
 
     eval_data: str = Field("", description="the server's own test data; empty leaves it to the nodes")
@@ -328,7 +331,7 @@ class RunConfig(Checked):
 class NodeConfig(Checked):
     """What a site says of itself. It stays on the site; a run cannot change it."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="the site's stable name, under which its contribution is kept"
     )
     data: Annotated[str, Field(min_length=1)] = Field(description="the site's own data")

@@ -126,9 +126,11 @@ class RoundRecord(_Record):
     rounds: int
     sampled: int
     accepted: int
-    moved: bool  # False: too few usable replies, the model stayed as it was
-    reason: str = ""  # why it did not move, or which fallback gave the weights
-    accuracy: float | None = None  # of the new model; 0..1
+    moved: bool  # False: the model stayed as it was, for ``reason``
+    reason: str = (
+        ""  # why it did not move, which fallback gave the weights, whose own scores are not believed
+    )
+    accuracy: float | None = None  # 0..1, of the new model; told by nodes, of the one before the round
     loss: float | None = None
     evaluated_on: Literal["server", "nodes", "none"] = "none"
     noise: dict[str, float | None] = Field(default_factory=dict)  # the filter's variance of each signal

@@ -18,6 +18,7 @@ Parameters and buffers are apart because only parameters are filtered, scored an
 buffers stay integers. Tensors travel as safetensors: no pickle, and nothing that names a class.
 """
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,6 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from common.config import NAME_PATTERN
 from common.errors import SpecfedError
 from common.ledger import NodeCard
 from common.params import Arrays
@@ -36,6 +38,8 @@ MEMORY_LOST = "memory-lost"  # metric of a node that does not have what its last
 HELLO = "query.hello"
 PACKED, SAFETENSORS = "packed", "safetensors"  # an array's name and format: all tensors of a record in one
 ERROR_CODE = 100  # ours; Flower's own are below
+LONGEST_CARD = 10_000  # characters; a card has a few hundred
+LARGEST = 2**53  # number of a card, and beyond any real one
 
 
 def pack(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
@@ -94,8 +98,16 @@ def card_record(card: NodeCard) -> ConfigRecord:
 
 
 def read_card(record: ConfigRecord) -> NodeCard:
-    """A node's card from a Flower record. Raises ValueError if it is not one."""
-    return NodeCard.model_validate_json(str(record["json"]))
+    """A node's card from a Flower record. Raises ValueError if no node of ours would send it."""
+    text = str(record["json"])
+    if len(text) > LONGEST_CARD:
+        raise ValueError(f"its card has {len(text)} characters; it takes at most {LONGEST_CARD}")
+    card = NodeCard.model_validate_json(text)
+    if not re.fullmatch(NAME_PATTERN, card.name):
+        raise ValueError(f"its name is {card.name!r}; it takes 1 to 60 letters, digits, dots, dashes or _")
+    if not all(0 <= number < LARGEST for number in (card.examples, card.classes, *card.input_shape)):
+        raise ValueError(f"the card of {card.name} has numbers below 0 or from {LARGEST} on")
+    return card
 
 
 def refusal(message: Message, error: Exception) -> Message:

@@ -4,6 +4,7 @@
 No function changes its arguments.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -91,3 +92,11 @@ def norm(arrays: Arrays) -> float:
     """The L2 norm over all arrays together, accumulated in float64."""
     # Not np.vdot: the BLAS threads that it wakes cost many times the sum itself.
     return float(np.sqrt(sum(float(np.square(x, dtype=np.float64).sum()) for x in arrays.values())))
+
+
+def finite(x: np.ndarray) -> bool:
+    """Whether an array holds neither NaN nor infinity."""
+    # A finite sum proves that all are finite and needs no array of booleans; only a sum that overflowed
+    # or met a NaN is looked at element by element.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(float(x.sum())) or bool(np.isfinite(x).all())

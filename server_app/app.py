@@ -1,7 +1,8 @@
 """The Flower ServerApp: gather nodes, run the rounds, keep the books.
 
 A run always ends with a line in its ledger: ``completed``, ``completed-degraded`` (something was missing or
-quarantined on the way) or ``failed`` with the reason. It needs at least one round that moved the model.
+quarantined on the way, or the last model has no finite loss) or ``failed`` with the reason. It needs at least
+one round that moved the model.
 """
 
 import logging
@@ -196,7 +197,7 @@ class _Run:
             evaluate_fn=after_round,
         )
         if not result.arrays:
-            raise RunFailed("no round had enough usable replies: the model is the one it began with")
+            raise RunFailed("no round moved the model: it is the one it began with")
         if self.test is None:
             self.score = self._ask_nodes(strategy, unpack(result.arrays), shape, classes)
 
@@ -204,8 +205,8 @@ class _Run:
         """Write the end line and the report."""
         records = list(read(self.folder.path / "ledger.jsonl"))
         end = End(
-            status=status_of(error, records),
-            reason=reason_of(error),
+            status=status_of(error, records, self.score.doubt),
+            reason=reason_of(error, self.score.doubt),
             error="" if error is None else type(error).__name__,
             rounds=self.rounds_done,
             seconds=self._elapsed(),
@@ -218,8 +219,15 @@ class _Run:
             return
         try:
             write_report(self.folder.path)
-        except DataError as problem:  # must not hide how the run itself ended
-            log.error("the report could not be written: %s", problem)
+        except (
+            Exception
+        ) as problem:  # of any kind: a page must not make an error of a run that has ended well
+            log.error(
+                "the report could not be written (%s: %s); 'specfed report %s' tries again",
+                type(problem).__name__,
+                problem,
+                self.folder.path,
+            )
 
     def _after_round(
         self, result: RoundResult, arrays: Arrays, state: StrategyState, model: nn.Module
@@ -240,7 +248,7 @@ class _Run:
             sampled=len(result.verdicts),
             accepted=len(result.accepted),
             moved=outcome is not None,
-            reason=result.reason,
+            reason="; ".join(text for text in (result.reason, self.score.note) if text),
             accuracy=self.score.accuracy,
             loss=self.score.loss,
             evaluated_on=self.score.on,
@@ -281,17 +289,18 @@ class _Run:
         # The nodes tested the model that this round began with.
         told = told_in_round(result)
         self.testers |= told.keys()
-        return pooled(told.values())
+        return pooled(told, self.config.max_examples)
 
     def _ask_nodes(
         self, strategy: RecipeStrategy, model: Arrays, shape: tuple[int, ...], classes: int
     ) -> Score:
         """What each node would receive next, tested on its validation rows if it has some.
 
-        That is what the rounds' scores are of, too. What is no score is left out.
+        That is what the rounds' scores are of, too.
         """
         send, personal = strategy.recipe.send, strategy.state.recipe.personal
         buffers, order = pack(strategy.state.buffers), self._order(self.rounds_done, shape, classes)
+        nodes = self.roster.look(self.grid, self.rounds_done)
         messages = [
             Message(
                 RecordDict(
@@ -301,11 +310,12 @@ class _Run:
                 "evaluate",
                 ttl=self.config.round_timeout,
             )
-            for name, node in self.roster.look(self.grid, self.rounds_done).items()
+            for name, node in nodes.items()
             if name in self.testers
         ]
         replies = self.grid.send_and_receive(messages, timeout=self.config.round_timeout + SLACK)
-        return pooled(told_when_asked(replies))
+        told = told_when_asked(replies, {node: name for name, node in nodes.items()})
+        return pooled(told, self.config.max_examples)
 
     def _traffic(self, model: nn.Module, filtered: set[str]) -> Callable[[int], Traffic]:
         """How updates of this model travel in each round; made once a round."""

@@ -64,13 +64,14 @@ def _what_was_found(outcome: RecipeOutcome, i: int) -> dict[str, object]:
     }
 
 
-def status_of(error: BaseException | None, records: Iterable[Record]) -> Outcome:
-    """How a run ended: failed or stopped by an error, degraded if anything was missing on the way."""
+def status_of(error: BaseException | None, records: Iterable[Record], doubt: str = "") -> Outcome:
+    """How a run ended: failed or stopped by an error, degraded if anything was missing on the way or if there
+    is a doubt about its last model."""
     if isinstance(error, Exception):
         return "failed"
     if error is not None:
         return "stopped"
-    whole = all(
+    whole = not doubt and all(
         record.status == "accepted" if isinstance(record, ClientRecord) else record.moved
         for record in records
         if isinstance(record, ClientRecord | RoundRecord)
@@ -78,10 +79,10 @@ def status_of(error: BaseException | None, records: Iterable[Record]) -> Outcome
     return "completed" if whole else "completed-degraded"
 
 
-def reason_of(error: BaseException | None) -> str:
-    """The end line's reason, in one sentence; empty for a run that came to its end."""
+def reason_of(error: BaseException | None, doubt: str = "") -> str:
+    """The end line's reason, in one sentence; for a run that came to its end the doubt about it, if any."""
     if error is None:
-        return ""
+        return doubt
     if isinstance(error, SpecfedError):
         return str(error)
     if isinstance(error, Exception):

@@ -13,8 +13,11 @@ from common.evaluation import evaluate
 from common.messages import METRICS, Message
 from strategies.flower import RoundResult
 
-TESTED_ON = "validation-examples"  # the metric with the number of rows that a node tested on
-Told = tuple[float, float, float]  # a node's own accuracy, loss and the number of rows they are over
+IN_ROUND = ("accuracy-before", "loss-before", "validation-examples")  # metrics of a node's own score
+WHEN_ASKED = ("accuracy", "loss", "num-examples")
+Told = Mapping[
+    str, tuple[float, float, float]
+]  # client -> accuracy, loss and the number of rows they are over
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,13 @@ class Score:
     accuracy: float | None = None
     loss: float | None = None
     on: Literal["server", "nodes", "none"] = "none"
+    note: str = ""  # whose scores are not in it, because they are not believed
+
+    @property
+    def doubt(self) -> str:
+        """Why a run that ends with this score is not simply completed; empty if it is."""
+        finite = self.loss is None or math.isfinite(self.loss)
+        return self.note if finite else f"the last model's loss is {self.loss}"
 
 
 def on_server(model: nn.Module, test: Examples, device: torch.device) -> Score:
@@ -32,35 +42,49 @@ def on_server(model: nn.Module, test: Examples, device: torch.device) -> Score:
     return Score(metrics.accuracy, metrics.loss, "server")
 
 
-def told_in_round(result: RoundResult) -> dict[str, Told]:
-    """What nodes tell of the model that a round began with, by client. Who tells no score is left out."""
-    told = {
-        reply.client: _told(reply.metrics, "accuracy-before", "loss-before", TESTED_ON)
-        for reply in result.accepted
+def told_in_round(result: RoundResult) -> Told:
+    """What nodes tell of the model that a round began with. Who tells no score is left out."""
+    return _told({reply.client: reply.metrics for reply in result.accepted}, IN_ROUND)
+
+
+def told_when_asked(replies: Iterable[Message], clients: Mapping[int, str]) -> Told:
+    """What nodes tell of the model that they were asked to evaluate; ``clients`` are their names by node id.
+
+    Who tells no score is left out.
+    """
+    metrics = {
+        clients[r.metadata.src_node_id]: dict(r.content.metric_records.get(METRICS, {}))
+        for r in replies
+        if r.has_content()
     }
-    return {client: one for client, one in told.items() if one is not None}
+    return _told(metrics, WHEN_ASKED)
 
 
-def told_when_asked(replies: Iterable[Message]) -> list[Told]:
-    """What nodes tell of the model that they were asked to evaluate. Who tells no score is left out."""
-    metrics: list[Mapping[str, object]] = [
-        dict(r.content.metric_records.get(METRICS, {})) for r in replies if r.has_content()
-    ]
-    told = [_told(m, "accuracy", "loss", "num-examples") for m in metrics]
-    return [one for one in told if one is not None]
+def pooled(told: Told, most_rows: int) -> Score:
+    """Several nodes' scores as one, weighted by their rows; without a number if there is none to believe."""
+    believed = {client: one for client, one in told.items() if _believable(*one, most_rows)}
+    note = "; ".join(_doubt(client, *told[client]) for client in sorted(told.keys() - believed.keys()))
+    total = math.fsum(rows for _, _, rows in believed.values())
+    if not total:
+        return Score(note=note)
+    # Sorted, so that the order of arrival changes no bit. fsum would raise where losses add up to infinity.
+    accuracy = sum(sorted(one * (rows / total) for one, _, rows in believed.values()))
+    loss = sum(sorted(one * (rows / total) for _, one, rows in believed.values()))
+    return Score(accuracy, loss, "nodes", note)
 
 
-def pooled(told: Iterable[Told]) -> Score:
-    """Several nodes' scores as one, weighted by their rows; an empty score if there is none."""
-    parts = list(told)
-    if not parts:
-        return Score()
-    total = sum(n for _, _, n in parts)
-    return Score(sum(a * n for a, _, n in parts) / total, sum(x * n for _, x, n in parts) / total, "nodes")
+def _told(metrics: Mapping[str, Mapping[str, object]], names: tuple[str, str, str]) -> Told:
+    """The nodes' scores under these names; who lacks a number is left out."""
+    said = {
+        client: [float(v) for name in names if isinstance(v := m.get(name), int | float)]
+        for client, m in metrics.items()
+    }
+    return {client: (one[0], one[1], one[2]) for client, one in said.items() if len(one) == len(names)}
 
 
-def _told(metrics: Mapping[str, object], accuracy: str, loss: str, count: str) -> Told | None:
-    """A node's own score under these names; None for what is missing or no finite number."""
-    values = [metrics.get(name) for name in (accuracy, loss, count)]
-    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
+def _believable(accuracy: float, loss: float, rows: float, most_rows: int) -> bool:
+    return 0 <= accuracy <= 1 and 0 <= loss < math.inf and 0 < rows <= most_rows
+
+
+def _doubt(client: str, accuracy: float, loss: float, rows: float) -> str:
+    return f"{client}'s own score is not believed: accuracy {accuracy:g}, loss {loss:g} on {rows:g} rows"

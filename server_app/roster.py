@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from common.errors import DataError, RunFailed
 from common.ledger import Joined, NodeCard
 from common.messages import CARD, HELLO, Message, RecordDict, read_card
+from common.text import one_line
 from strategies.flower import UNAVAILABLE
 
 log = logging.getLogger("flwr")
@@ -177,11 +178,12 @@ def _unavailable(reply: Message) -> bool:
 
 def _answer(reply: Message) -> Answer:
     if reply.has_error():
-        return Answer(problem=reply.error.reason or f"Flower error {reply.error.code}")
+        return Answer(problem=one_line(reply.error.reason or f"Flower error {reply.error.code}"))
     try:
         return Answer(card=read_card(reply.content.config_records[CARD]))
     except (KeyError, ValueError) as error:
-        return Answer(problem=f"a node's answer to hello is not one of this version of specfed: {error}")
+        why = f"a node's answer to hello is not one of this version of specfed: {error}"
+        return Answer(problem=one_line(why))
 
 
 def _shape(card: NodeCard) -> str:

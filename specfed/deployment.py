@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from common.config import DEVICE_PATTERN, Checked, NodeConfig, Value
+from common.config import DEVICE_PATTERN, NAME_PATTERN, Checked, NodeConfig, Value
 from common.errors import ConfigError
 from common.plugins import is_plugin
 from common.policy import read_policy
@@ -94,7 +94,7 @@ class NodeSettings(Checked):
 
     server: str = Field(description="HOST:PORT of the server, its port")
     data: Annotated[str, Field(min_length=1)] = Field(description="this site's data; they stay here")
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,60}$")] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="this site's name, the one that its key is enrolled under"
     )
     part: str = Field("", description="use only a part of the data, such as 1/3")

@@ -9,8 +9,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from common.config import NodeConfig, RunConfig
-from common.ledger import LOG_MARK, Record, parse
+from common.ledger import Record
 from server_app.folder import RUNS
+from specfed.live import record_of
 
 
 def run(config: RunConfig, nodes: Sequence[NodeConfig], runs: Path) -> Iterator[Record]:
@@ -59,6 +60,6 @@ class _Ledger(logging.Handler):
         self._records = records
 
     def emit(self, record: logging.LogRecord) -> None:
-        _, mark, line = record.getMessage().partition(LOG_MARK)
-        if mark:
-            self._records.put(parse(line))
+        told = record_of(record.getMessage())
+        if told is not None:
+            self._records.put(told)

@@ -1,11 +1,13 @@
 """What a person sees of a run: its ledger, followed and told in lines that read well in any terminal."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from common.config import Value
+from common.errors import DataError
 from common.ledger import LOG_MARK, ClientRecord, End, Header, Joined, NodeCard, Record, RoundRecord, parse
 from common.traits import is_scored
 from server_app.contribution import Contribution, contribution_table
@@ -13,6 +15,7 @@ from server_app.contribution import Contribution, contribution_table
 POLL_SECONDS = 0.2
 _RECENT = 5  # rounds that the remaining time is judged by
 _INDENT = " " * 7
+_LEVEL = re.compile(rf"(?:^|\x1b\[\d+m)INFO [\d:, -]*(?:\x1b\[0m)?: +(?={LOG_MARK})")  # as Flower prints it
 
 _WEIGHTINGS = {
     "uniform": "the same for all nodes",
@@ -48,8 +51,9 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[Record]:
             offset += len(new)
             *lines, rest = (rest + new).split(b"\n")
             for line in lines:
-                record = parse(line.decode("utf-8"))
-                yield record
+                record = _record(line.decode("utf-8", errors="replace"))
+                if record is not None:
+                    yield record
                 if isinstance(record, End):
                     return
         if done:
@@ -58,11 +62,24 @@ def follow(path: Path, finished: Callable[[], bool]) -> Iterator[Record]:
 
 
 def records_in(log: Iterable[str]) -> Iterator[Record]:
-    """The ledger records that a run printed into its log."""
+    """The ledger records that a run printed into its log, where a message of its own begins with one."""
     for line in log:
-        _, mark, record = line.partition(LOG_MARK)
-        if mark:
-            yield parse(record.strip())
+        level = _LEVEL.search(line)
+        record = record_of(line[level.end() :].rstrip()) if level else None
+        if record is not None:
+            yield record
+
+
+def record_of(message: str) -> Record | None:
+    """The record that a log message tells; None for any other message, whatever it quotes."""
+    return _record(message.removeprefix(LOG_MARK)) if message.startswith(LOG_MARK) else None
+
+
+def _record(line: str) -> Record | None:
+    try:
+        return parse(line)
+    except DataError:
+        return None  # a line that cannot be told is no reason to stop watching, and with that the run
 
 
 # --- telling -----------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ def exit_code(end: End | None, details: Callable[[], str]) -> int:
     if end is None:
         raise RunFailed(f"the run ended without a result: {details()}")
     if end.status == "completed-degraded":
-        print("notice: the run was completed, but replies were missing or refused on the way; see the report")
+        why = end.reason or "replies were missing or refused on the way"
+        print(f"notice: the run was completed, but {why}; see the report")
     failed = exit_code_for(end.error) if end.error else RunFailed.exit_code
     stopped = 128 + signal.SIGINT
     return {"completed": 0, "completed-degraded": 0, "failed": failed, "stopped": stopped}[end.status]

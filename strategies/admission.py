@@ -4,15 +4,16 @@ A reply is compared with the server's own schema. What does not fit is quarantin
 operator can act on; nothing is repaired, cast or guessed.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeGuard
 
 import numpy as np
 
-from common.params import Arrays
+from common.params import Arrays, finite
 from strategies.round import Reply
+
+VARIANCE = "running_var"  # how torch's norm layers call theirs, at the end of a name
 
 Signature = tuple[tuple[int, ...], str]  # shape and dtype
 
@@ -72,12 +73,13 @@ def admit(
 ) -> Reply:
     """A reply that fits the schema, holds finite numbers only and gives believable counts.
 
-    ``whole`` makes the update out of what was sent of it. Raises Inadmissible with the first thing that is
-    wrong.
+    ``whole`` makes the update out of what was sent of it; that is finite too. Raises Inadmissible with the
+    first thing that is wrong.
     """
     metrics = said.metrics
     _check_arrays("update", said.update, schema.update)
     _check_arrays("buffers", said.buffers, schema.buffers)
+    _check_variances(said.buffers)
     _check_slots(said.reports, schema.reports)
     steps = metrics.get("steps", 0)
     if schema.needs_steps and not _is_count(steps):
@@ -91,6 +93,8 @@ def admit(
     series = {name: tuple(map(float, v)) for name, v in metrics.items() if _numbers(v)}
     labels = None if schema.label_classes is None else _label_counts(metrics, schema.label_classes)
     update = whole(said.update)
+    if update is not said.update:
+        _check_finite("update, made whole,", update)  # sums of finite coordinates can overflow
     known_steps = int(steps) if isinstance(steps, int) and _is_count(steps) else 0
     return Reply(client, update, said.buffers, examples, numbers, labels, known_steps, said.reports, series)
 
@@ -141,15 +145,21 @@ def _check_arrays(what: str, arrays: Arrays, expected: Mapping[str, Signature]) 
             raise Inadmissible(f'{what} "{name}" has shape {tuple(x.shape)}; it takes {shape}')
         if x.dtype.str != dtype:
             raise Inadmissible(f'{what} "{name}" is {x.dtype}; it takes {np.dtype(dtype)}')
-        if x.dtype.kind == "f" and not _finite(x):
+        if x.dtype.kind == "f":
+            _check_finite(what, {name: x})
+
+
+def _check_finite(what: str, arrays: Arrays) -> None:
+    for name, x in arrays.items():
+        if not finite(x):
             raise Inadmissible(f'{what} "{name}" holds NaN or infinity')
 
 
-def _finite(x: np.ndarray) -> bool:
-    # A finite sum proves that all are finite and needs no array of booleans; only a sum that overflowed
-    # or met a NaN is looked at element by element.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(float(x.sum())) or bool(np.isfinite(x).all())
+def _check_variances(buffers: Arrays) -> None:
+    """A negative variance is finite, but its root, and with it all that a model says from then on, is NaN."""
+    for name, x in buffers.items():
+        if name.endswith(VARIANCE) and np.less(x, 0).any():
+            raise Inadmissible(f'buffers "{name}" holds a negative number; it takes variances')
 
 
 def _and_more(names: list[str]) -> str:

@@ -84,7 +84,8 @@ class DropIn(Strategy):
     node's score, lasts until the node restarts; register the nodes' keys for scores that last longer.
 
     Raises ModelError when the head or a buffer is not in the model, RunFailed after ``max_failed_rounds``
-    rounds in a row without ``min_replies`` usable replies. Each call of ``start`` begins without memory.
+    rounds in a row that did not move the model: they had fewer than ``min_replies`` usable replies, or such
+    as add up to no finite model. Each call of ``start`` begins without memory.
     """
 
     def __init__(
@@ -249,14 +250,18 @@ class DropIn(Strategy):
         return Said(update, buffers, {**metrics[0], COUNT: metrics[0].get(self.weighted_by_key)})
 
     def _mean(self, said: Sequence[tuple[Mapping[str, float], float]]) -> MetricRecord | None:
-        """The weighted mean of the finite numbers that all have in common; None if nobody said any."""
-        weighed = [(numbers, weight) for numbers, weight in said if weight > 0]
+        """The weighted mean of the finite numbers that all have in common; None if nobody said any.
+
+        Who weighs nothing, or more than is believed, is left out. The order of ``said`` changes nothing.
+        """
+        weighed = [(numbers, weight) for numbers, weight in said if 0 < weight <= self.evaluate.max_examples]
         if not weighed:
             return None
-        total = sum(weight for _, weight in weighed)
+        total = math.fsum(weight for _, weight in weighed)
         finite = [{k for k, v in numbers.items() if math.isfinite(v)} for numbers, _ in weighed]
         common = sorted(set.intersection(*finite) - {self.weighted_by_key, COUNT})
-        return MetricRecord({k: sum(n[k] * weight for n, weight in weighed) / total for k in common})
+        parts = {k: sorted(numbers[k] * (weight / total) for numbers, weight in weighed) for k in common}
+        return MetricRecord({k: sum(values) for k, values in parts.items()})
 
 
 from_recipe = DropIn

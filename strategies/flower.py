@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast, final
 
+import numpy as np
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -23,7 +24,6 @@ from common.messages import (
     BUFFERS,
     CONFIG,
     ERA,
-    ERROR_CODE,
     LEARNING_RATE,
     MEMORY_LOST,
     METRICS,
@@ -39,15 +39,17 @@ from common.messages import (
     unpack,
 )
 from common.models import Head
-from common.params import Arrays
+from common.params import Arrays, norm
 from common.patience import patience
 from common.seeding import stream
+from common.text import one_line
 from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
+from strategies.soundness import flaw
 
 log = logging.getLogger("flwr")
 
@@ -73,7 +75,7 @@ class RoundResult:
     number: int
     verdicts: tuple[Verdict, ...]  # in the order of the clients' names
     seconds: float
-    outcome: Outcome | None = None  # None: too few usable replies, the model stayed as it was
+    outcome: Outcome | None = None  # None: the model stayed as it was, for ``reason``
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that have some
     reason: str = ""
     sent: Mapping[str, Arrays] = field(default_factory=dict)  # the parameters that each client received
@@ -109,7 +111,8 @@ class Cohort:
 
     def sample(self, names: Sequence[str], round_: int) -> list[str]:
         """The names of a round's clients, sorted: the same for the same seed, round and set of names."""
-        count = max(self.min_clients, math.ceil(self.fraction * len(names)))
+        # Less a hair: 0.07 * 100 is a little more than 7, and means 7.
+        count = max(self.min_clients, math.ceil(self.fraction * len(names) * (1 - 1e-12)))
         if count >= len(names):
             return sorted(names)
         chosen = stream(self.seed, "cohort", round_).choice(sorted(names), count, replace=False)
@@ -247,7 +250,8 @@ class RecipeStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Admit the replies, run the recipe, and keep the round's result in ``last``.
 
-        Raises RunFailed after ``max_failed_rounds`` rounds in a row with too few usable replies.
+        A round with too few usable replies, and one whose result is not finite, changes nothing; how many of
+        them a run may have in a row is for ``check_quorum`` to say.
         """
         turn = self._turn
         classes = self.head.shape[0] if self.recipe.needs_labels else None
@@ -263,15 +267,14 @@ class RecipeStrategy(Strategy):
         verdicts = self._verdicts(turn, replies, schema)
         accepted = tuple(v.reply for v in verdicts if v.reply is not None)
         if len(accepted) < max(1, self.cohort.min_replies):
-            self._failed += 1
-            why = (
-                f"{len(accepted)} usable replies of {len(verdicts)}, min-replies is {self.cohort.min_replies}"
-            )
-            self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why, sent=turn.sent)
-            return None, None
-        self._failed = 0
+            there = f"{len(accepted)} usable replies of {len(verdicts)}"
+            return self._fail(verdicts, f"{there}, min-replies is {self.cohort.min_replies}")
         round_ = Round(turn.number, turn.model, self.head, accepted, turn.slots, turn.learning_rate)
-        recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the result
+            recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
+        if found := flaw(recipe_state, round_, outcome):
+            return self._fail(verdicts, f"{found} would hold NaN or infinity; {_largest(accepted)}")
+        self._failed = 0
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         flags = _by_client(low, self.rank_test.look(round_))
         accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
@@ -282,6 +285,13 @@ class RecipeStrategy(Strategy):
         return self.wire.pack(outcome.model), MetricRecord(
             {"accepted": len(accepted), "sampled": len(verdicts)}
         )
+
+    def _fail(self, verdicts: tuple[Verdict, ...], why: str) -> tuple[None, None]:
+        """A round that changes nothing."""
+        self._failed += 1
+        turn = self._turn
+        self.last = RoundResult(turn.number, verdicts, turn.seconds(), reason=why, sent=turn.sent)
+        return None, None
 
     def _without_lost_memory(
         self, state: StrategyState, accepted: Sequence[Reply]
@@ -301,15 +311,11 @@ class RecipeStrategy(Strategy):
         return anew, (f"{what}: the algorithm's state starts anew on all nodes",)
 
     def check_quorum(self) -> None:
-        """Raise RunFailed if too many rounds in a row had too few usable replies."""
-        if self._failed >= self.cohort.max_failed_rounds:
-            reasons = (
-                sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason})
-                if self.last
-                else []
-            )
+        """Raise RunFailed if too many rounds in a row changed nothing."""
+        if self.last is not None and self._failed >= self.cohort.max_failed_rounds:
+            reasons = sorted({f"{v.client}: {v.reason}" for v in self.last.verdicts if v.reason})
             why = f" ({'; '.join(reasons)})" if reasons else ""
-            raise RunFailed(f"{self._failed} rounds in a row had too few usable replies{why}")
+            raise RunFailed(f"{self._failed} rounds in a row did not move the model: {self.last.reason}{why}")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -337,18 +343,18 @@ class RecipeStrategy(Strategy):
         if reply.has_error():
             reason = reply.error.reason or f"Flower error {reply.error.code}"
             status: Status = "missing" if reply.error.code in UNAVAILABLE else "error"
-            return Verdict(client, status, reason if reply.error.code == ERROR_CODE else _one_line(reason))
+            return Verdict(client, status, one_line(reason))
         try:
             said = self.wire.read(reply.content, self._turn.sent[client])
             whole = self.traffic(self._turn.number).decode_update
             return Verdict(client, "accepted", reply=admit(client, said, schema, whole))
         except Inadmissible as error:
-            return Verdict(client, "quarantined", str(error))
+            why = str(error)
         except KeyError as error:
-            return Verdict(client, "quarantined", f"the reply has no record {error}")
+            why = f"the reply has no record {error}"
         except (ValueError, TypeError, EOFError, OSError) as error:
-            why = f"the reply's tensors cannot be read: {_one_line(str(error))}"
-            return Verdict(client, "quarantined", why)
+            why = f"the reply's tensors cannot be read: {error}"
+        return Verdict(client, "quarantined", one_line(why))  # it may quote what the node sent
 
 
 @dataclass(frozen=True)
@@ -373,13 +379,15 @@ def _by_client(*found: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
     return {client: tuple(flags[client] for flags in found if client in flags) for client in clients}
 
 
+def _largest(replies: Sequence[Reply]) -> str:
+    """Whose update to look at first."""
+    size, client = max((norm(reply.update), reply.client) for reply in replies)
+    return f"the largest update is that of {client}, with norm {size:.3g}"
+
+
 def _rate(order: ConfigRecord) -> float:
     rate = order.get(LEARNING_RATE, 1.0)
     return rate if isinstance(rate, float) else 1.0
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
 
 
 class PollingGrid:

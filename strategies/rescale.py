@@ -22,7 +22,7 @@ def as_sent(round_: Round) -> Round:
 def equal_norms(round_: Round) -> Round:
     """Each update scaled to the round's typical norm, as CGSV asks; a zero update stays zero."""
     sizes = norms(round_)
-    return rescaled(round_, typical(sizes) / (sizes + TINY))
+    return rescaled(round_, np.where(sizes > 0, typical(sizes) / (sizes + TINY), 1.0))
 
 
 def clipped(factor: float) -> Rescale:
@@ -42,13 +42,17 @@ def in_turn(first: Rescale, second: Rescale) -> Rescale:
 
 
 def rescaled(round_: Round, factors: Vector) -> Round:
-    """Each client's update times its factor, (m,), in the update's own types. 1 leaves it as it is."""
+    """Each client's update times its factor, (m,), rounded once to its own types. 1 leaves it as it is."""
     replies = tuple(
         reply
         if factor == 1.0
         else replace(
             reply,
-            update={name: np.multiply(x, factor, dtype=x.dtype) for name, x in reply.update.items()},
+            # The product in float64: a factor may be too large for the update's type where it is not.
+            update={
+                name: np.multiply(x, factor, dtype=np.float64).astype(x.dtype)
+                for name, x in reply.update.items()
+            },
         )
         for reply, factor in zip(round_.replies, factors.tolist(), strict=True)
     )

@@ -6,8 +6,9 @@ can become markup. ``Html`` itself comes out of ``el`` and of constants in the s
 
 from html import escape
 
+from common.text import visible
+
 VOID = frozenset({"meta", "br"})
-NO_BREAK_SPACE = "\u00a0"
 
 
 class Html(str):
@@ -41,21 +42,9 @@ def pixels(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def shorten(text: str, limit: int) -> str:
-    """``text``, or its beginning and an ellipsis, in at most ``limit`` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def _attribute(value: str | float) -> str:
     return _text(value) if isinstance(value, str) else pixels(value)
 
 
 def _text(text: str) -> str:
-    return escape(text if text.isprintable() else "".join(map(_visible, text)))
-
-
-def _visible(character: str) -> str:
-    """Line breaks become spaces; control and direction marks, which could hide text, become visible."""
-    if character == NO_BREAK_SPACE or character.isprintable():
-        return character
-    return " " if character.isspace() else "\ufffd"
+    return escape(visible(text))

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from server_app.report.markup import NO_BREAK_SPACE, Html, el, shorten
+from common.text import NO_BREAK_SPACE, shorten
+from server_app.report.markup import Html, el
 from server_app.report.svg import COLOURS, LONGEST_LABEL, Chart, line_chart
 
 NONE = "–"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from server_app.report.markup import NO_BREAK_SPACE, Html, el, join, pixels, shorten
+from common.text import NO_BREAK_SPACE, shorten
+from server_app.report.markup import Html, el, join, pixels
 
 LEFT, TOP, BOTTOM, RIGHT = 50.0, 30.0, 38.0, 14.0  # margins around the plot, in pixels
 LABEL_GAP = 15.0  # between the middles of two labels
@@ -18,6 +19,7 @@ LABEL_LEAD = 22.0  # from the plot to its labels
 CHARACTER = 6.9  # generous width of a character of a label
 LONGEST_LABEL = 18  # characters
 COLOURS, DASHES = 8, 4
+HIGHEST = 1e300  # that an axis shows
 
 Values = tuple[float | None, ...]
 Point = tuple[float, float]
@@ -64,6 +66,11 @@ def scale(low: float, high: float, start: float, stop: float) -> Callable[[float
     return lambda value: start + (value - low) / (high - low) * (stop - start)
 
 
+def within(value: float, bounds: tuple[float, float]) -> float:
+    """``value``, or the bound that it is beyond."""
+    return min(max(value, bounds[0]), bounds[1])
+
+
 def nice_step(span: float, count: int) -> float:
     """The smallest of 1, 2, 5 times a power of ten that cuts ``span`` > 0 into at most ``count`` parts."""
     power = 10.0 ** math.floor(math.log10(span / count))
@@ -71,9 +78,14 @@ def nice_step(span: float, count: int) -> float:
 
 
 def y_ticks(low: float, high: float, bounds: tuple[float, float], count: int = 5) -> list[float]:
-    """Round numbers, evenly spaced, of which the first and last enclose [low, high]."""
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        pad = abs(low) * 0.1 or 0.5
+    """Round numbers, evenly spaced, of which the first and last enclose [low, high].
+
+    What is beyond 1e300 is enclosed as far as that, so that the distance of two numbers is one, too.
+    """
+    low, high = within(low, (-HIGHEST, HIGHEST)), within(high, (-HIGHEST, HIGHEST))
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-9 * max(size, 1e-9):
+        pad = size * 0.1 if size > 1e-9 else 0.5
         low, high = max(low - pad, bounds[0]), min(high + pad, bounds[1])
     step = nice_step(high - low, count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -149,15 +161,14 @@ def _extent(chart: Chart) -> tuple[float, float]:
     A first score is hardly more than a guess, and its whole band would press the lines flat.
     """
     half = len(chart.x) // 2
-    lines = [value for series in chart.series for value in series.values if value is not None]
+    lines = [value for series in chart.series for value in series.values if value is not None] or [0.0]
     room = BAND_ROOM * max(max(lines) - min(lines), 0.1 * max(map(abs, lines)))
     values = [*lines, *chart.include]
     for series in chart.series:
         for value, band in list(zip(series.values, series.band, strict=False))[half:]:
             if value is not None and band is not None:
                 values += [max(value - band, min(lines) - room), min(value + band, max(lines) + room)]
-    low, high = chart.bounds
-    return max(min(values), low), min(max(values), high)
+    return within(min(values), chart.bounds), within(max(values), chart.bounds)
 
 
 def _decimals(step: float) -> int:

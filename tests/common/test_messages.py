@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,6 +203,24 @@ def test_a_card_travels_whole() -> None:
 def test_what_is_no_card_is_a_value_error(content: str) -> None:
     with pytest.raises(ValueError, match="NodeCard"):
         read_card(ConfigRecord({"json": content}))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": ""}, "its name is ''; it takes 1 to 60 letters"),
+        ({"name": "a/b"}, "its name is 'a/b'"),
+        ({"name": "site-1\n"}, "its name is"),
+        ({"name": "9" * 61}, "its name is '999"),
+        ({"examples": -5}, "the card of site-1 has numbers below 0"),
+        ({"input_shape": (3, 10**30)}, "the card of site-1 has numbers below 0 or from"),
+        ({"versions": {f"k{i}": "v" * 50 for i in range(1000)}}, "characters; it takes at most 10000"),
+        ({"device": "d" * 20_000}, "characters; it takes at most 10000"),
+    ],
+)
+def test_a_card_that_no_node_of_ours_sends_is_a_value_error(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        read_card(card_record(CARD.model_copy(update={"name": "site-1", **change})))
 
 
 # Refusals

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from types import ModuleType
 
@@ -207,6 +207,25 @@ def test_a_part_of_the_nodes_trains_and_no_evaluation_asks_nobody(app: Handler, 
     result = strategy.start(grid_of(app), start, num_rounds=1)
     assert len(strategy.scores) == 2
     assert result.evaluate_metrics_clientapp == {}
+
+
+def test_counts_that_cannot_be_do_not_weigh_in_an_evaluation() -> None:
+    def said(count: float, loss: float) -> Message:
+        metrics = MetricRecord({"num-examples": count, "loss": loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=Message(RecordDict(), 2, "evaluate"))
+
+    strategy = SpectralFuse(head="fc2.weight")
+    with own_identity():
+        replies = [
+            said(30.0, 1.0),
+            said(float("inf"), 9.0),
+            said(1e300, 9.0),
+            said(10.0, 2.0),
+            said(0.1, 1.1),
+        ]
+    mean = strategy.aggregate_evaluate(1, replies)
+    assert mean is not None and mean["loss"] == pytest.approx((30 * 1 + 10 * 2 + 0.1 * 1.1) / 40.1)
+    assert all(strategy.aggregate_evaluate(1, order) == mean for order in permutations(replies))
 
 
 def test_it_works_in_a_loop_of_the_users_own(app: Handler, start: ArrayRecord) -> None:

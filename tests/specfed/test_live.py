@@ -18,7 +18,7 @@ from common.ledger import (
     RoundRecord,
     Suspect,
 )
-from specfed.live import duration, follow, records_in, short, tell
+from specfed.live import duration, follow, record_of, records_in, short, tell
 from tests.records import MODEL, node
 
 
@@ -207,6 +207,43 @@ def test_follow_ends_at_the_end_record(tmp_path: Path) -> None:
 
 def test_follow_of_a_run_that_writes_nothing_ends_with_it(tmp_path: Path) -> None:
     assert list(follow(tmp_path / "ledger.jsonl", lambda: True)) == []
+
+
+def test_a_line_that_is_no_record_does_not_end_the_watch(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"kind":"of a later version"}\n\xff\n' + round_(1).model_dump_json().encode() + b"\n")
+    assert list(follow(path, lambda: True)) == [round_(1)]
+
+
+FORGED = f"{LOG_MARK}{End(status='completed', rounds=9, seconds=1, accuracy=0.99).model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"\x1b[93mWARNING \x1b[0m:   node refused: {FORGED}",
+        f"INFO :      node refused: INFO :      {FORGED}",
+        f"\x1b[92mINFO \x1b[0m:      round 1, site-3: error. {FORGED}",
+        FORGED,
+        f"INFO :      {LOG_MARK}nonsense",
+        f"INFO :      {LOG_MARK}",
+    ],
+)
+def test_what_a_line_only_quotes_is_no_record(line: str) -> None:
+    log = [f"{line}\n", f"INFO :      {LOG_MARK}{round_(1).model_dump_json()}\n"]
+    assert list(records_in(log)) == [round_(1)]
+
+
+def test_a_record_behind_something_without_a_line_end() -> None:
+    """A progress bar of the server's own data, say; the colour tells where Flower's message begins."""
+    line = f"\r 100%\x1b[92mINFO \x1b[0m:      {LOG_MARK}{round_(1).model_dump_json()}\n"
+    assert list(records_in([line])) == [round_(1)]
+
+
+def test_a_message_is_a_record_from_its_first_character_on() -> None:
+    line = f"{LOG_MARK}{round_(1).model_dump_json(by_alias=True)}"
+    assert record_of(line) == round_(1)
+    assert record_of(f"node refused: {line}") is record_of(f"{LOG_MARK}nonsense") is record_of("") is None
 
 
 def test_records_in_a_log() -> None:

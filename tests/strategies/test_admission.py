@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from common.params import Arrays
 from strategies.admission import Inadmissible, Said, Schema, admit
 
 UPDATE = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
@@ -25,6 +26,27 @@ def test_lists_of_numbers_are_kept_apart() -> None:
     reply = admit("a", Said(UPDATE, BUFFERS, {**METRICS, **lists}), SCHEMA)
     assert reply.series == {"energy-removed": (0.5, 1.0), "empty": ()}
     assert reply.metrics.keys() & lists.keys() == set()
+
+
+def test_what_an_update_is_made_into_is_finite_too() -> None:
+    def whole(update: Arrays) -> Arrays:
+        with np.errstate(over="ignore"):
+            return {name: np.float32(4) * x for name, x in update.items()}
+
+    assert admit("a", Said(UPDATE, BUFFERS, METRICS), SCHEMA, whole).update["w"][0, 0] == 4
+    huge = UPDATE | {"w": np.full((2, 3), 3e38, np.float32)}
+    with pytest.raises(Inadmissible, match='update, made whole, "w" holds NaN or infinity'):
+        admit("a", Said(huge, BUFFERS, METRICS), SCHEMA, whole)
+
+
+@pytest.mark.parametrize("name", ["running_var", "1.running_var"])
+def test_a_variance_is_not_negative(name: str) -> None:
+    good = {name: np.array([0.5, 0], np.float32), "1.running_mean": np.array([-1, 0], np.float32)}
+    schema = Schema.of(UPDATE, good, max_examples=1000)
+    assert admit("a", Said(UPDATE, good, METRICS), schema).buffers is good
+    bad = good | {name: np.array([0.5, -1e-9], np.float32)}
+    with pytest.raises(Inadmissible, match=f'buffers "{name}" holds a negative number; it takes variances'):
+        admit("a", Said(UPDATE, bad, METRICS), schema)
 
 
 NAN = np.array([[1, 2, 3], [4, np.nan, 6]], np.float32)

@@ -31,6 +31,15 @@ def test_a_round_of_zeros_stays_one() -> None:
         assert not np.stack(change(zeros).head_rows()).any()
 
 
+def test_a_zero_update_stays_one_beside_a_huge_one_and_a_tiny_one_keeps_its_numbers() -> None:
+    round_ = head_round({"a": [[0.0, 0]], "b": [[3e38, 0]], "c": [[1e-30, 0]]})
+    for reply in round_.replies:
+        reply.update["head.weight"] = reply.update["head.weight"].astype(np.float32)
+    after = np.stack(equal_norms(round_).head_rows())
+    typical = 1.5e38  # of those that are not zero
+    assert after.ravel() == pytest.approx([0, 0, typical, 0, 1e-30 * typical / 1e-7, 0], rel=1e-6)
+
+
 @given(arrays(np.float64, (4, 2, 3), elements=st.floats(-1e6, 1e6)), st.floats(0.1, 5))
 def test_nothing_grows_and_nothing_is_longer_than_the_limit(heads: np.ndarray, factor: float) -> None:
     round_ = head_round(dict(zip("abcd", heads, strict=True)))

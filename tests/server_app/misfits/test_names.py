@@ -1,11 +1,15 @@
 """Who a node is: one node for each name, and the name that its key is enrolled under."""
 
+import json
+
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.proto.node_pb2 import NodeInfo
 
+from common.ledger import Joined
+from common.messages import CARD
 from specfed.local_grid import LocalGrid
-from tests.federation import Federation
+from tests.federation import Federation, Handler
 from tests.server_app.misfits.grids import Around
 
 
@@ -40,6 +44,24 @@ def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_go
     assert 'a second node called "site-2"' in str(run.records)
     turns = [(c.round, c.status) for c in run.clients("site-2")]
     assert turns[:2] == [(1, "accepted"), (2, "accepted")] and turns[-1] == (4, "accepted")
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "x\ny", "9" * 5000, "\ud800"])
+def test_a_node_has_a_name_that_a_configuration_may_give(federation: Federation, name: str) -> None:
+    def renamed(app: Handler) -> Handler:
+        def handler(message: Message, context: Context) -> Message:
+            reply = app(message, context)
+            if context.node_config["name"] == "site-3" and CARD in reply.content.config_records:
+                card = json.loads(str(reply.content.config_records[CARD]["json"]))
+                reply.content[CARD] = ConfigRecord({"json": json.dumps(card | {"name": name})})
+            return reply
+
+        return handler
+
+    run = federation.run(wrap=renamed, rounds=1)
+    assert run.error is None and {client.client for client in run.clients()} == {"site-1", "site-2"}
+    (refused,) = [record.refused for record in run.records if isinstance(record, Joined)]
+    assert "a node's answer to hello is not one of this version" in refused and refused.isprintable()
 
 
 class Enrolled(Around):

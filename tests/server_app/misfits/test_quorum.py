@@ -38,7 +38,7 @@ def test_a_run_that_never_moved_its_model_has_failed(federation: Federation) -> 
         min_replies=2,
         rounds=2,
     )
-    assert isinstance(run.error, RunFailed) and "no round had enough" in run.end.reason
+    assert isinstance(run.error, RunFailed) and "no round moved the model" in run.end.reason
 
 
 def test_too_few_nodes_end_the_wait(federation: Federation) -> None:

@@ -1,10 +1,11 @@
 """Charts: pixels computed by hand, and what their small functions promise."""
 
+import math
 import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from server_app.report.markup import Html, el
@@ -64,6 +65,10 @@ def test_a_value_between_two_gaps_is_a_dot() -> None:
     assert re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg) == [("50", "202"), ("263", "30")]
 
 
+def test_a_chart_without_a_number_has_axes_all_the_same() -> None:
+    assert "<svg" in chart((None, None)) and "<polyline" not in chart((None, None))
+
+
 def test_one_round_alone_stands_in_the_middle() -> None:
     # A constant gets an axis around it: 0.5 -> 0.45 to 0.55.
     assert re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', chart((0.5,))) == [("263", "116")]
@@ -74,6 +79,23 @@ def test_the_band_is_a_polygon_there_and_back() -> None:
     series = (Series("line", (0.5, 0.5), palette(0), band=(0.5, 0.5)),)
     svg = chart((0.5, 0.5), series=series, include=(0.0, 1.0))
     assert points(svg, "polygon") == ["50,30 476,30 476,202 50,202"]
+
+
+ANY = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@example([1.7e308, -1.7e308], 1e308)
+@example([1e-320, 0.0], 0.0)
+@example([1e16, 1e16 + 2], 1e-300)
+@example([50.0, 93.1], 0.1)
+@given(st.lists(ANY, min_size=1, max_size=4), ANY)
+def test_any_finite_numbers_can_be_drawn(values: list[float], band: float) -> None:
+    series = (Series("line", tuple(values), palette(0), band=(abs(band),) * len(values), label="a"),)
+    for bounds in ((-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)):
+        for percent in (False, True):
+            assert "<svg" in chart(tuple(values), series=series, bounds=bounds, percent=percent)
+    ticks = y_ticks(min(values), max(values), (-math.inf, math.inf))
+    assert 2 <= len(ticks) <= 8 and all(a < b < math.inf for a, b in pairwise(ticks))
 
 
 def test_a_label_stands_right_of_the_plot_and_is_shortened() -> None:

@@ -1,0 +1,28 @@
+"""Text that somebody else wrote, made fit for a log, a terminal and a page."""
+
+NO_BREAK_SPACE = "\u00a0"
+LONGEST = 500  # characters of a sentence that a node sent
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text``, or its beginning and an ellipsis, in at most ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """Line breaks become spaces; control and direction marks, which could hide text, become visible."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def one_line(text: str) -> str:
+    """What a node wrote as one line of visible text, cut to a sentence's length.
+
+    All of it passes here before it goes anywhere: a line of its own in a log could be taken for the server's.
+    """
+    return " ".join(visible(shorten(text, LONGEST)).split())
+
+
+def _visible(character: str) -> str:
+    if character == NO_BREAK_SPACE or character.isprintable():
+        return character
+    return " " if character.isspace() else "\ufffd"
