@@ -219,9 +219,7 @@ class _Run:
             return
         try:
             write_report(self.folder.path)
-        except (
-            Exception
-        ) as problem:  # of any kind: a page must not make an error of a run that has ended well
+        except Exception as problem:  # of any kind: a page must not make a failure of a good run
             log.error(
                 "the report could not be written (%s: %s); 'specfed report %s' tries again",
                 type(problem).__name__,

@@ -15,9 +15,7 @@ from strategies.flower import RoundResult
 
 IN_ROUND = ("accuracy-before", "loss-before", "validation-examples")  # metrics of a node's own score
 WHEN_ASKED = ("accuracy", "loss", "num-examples")
-Told = Mapping[
-    str, tuple[float, float, float]
-]  # client -> accuracy, loss and the number of rows they are over
+Told = Mapping[str, tuple[float, float, float]]  # client -> accuracy, loss and the rows they are over
 
 
 @dataclass(frozen=True)
