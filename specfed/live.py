@@ -97,7 +97,7 @@ def tell(records: Iterable[Record], width: int) -> Iterator[str]:
         told.append(record)
         match record:
             case Header():
-                table = _Table.fitting([node.name for node in record.nodes], _scores(record.config), width)
+                table = _Table.fitting([node.name for node in record.nodes], scores(record.config), width)
                 yield from _opening(record)
                 yield ""
                 yield table.heading()
@@ -160,7 +160,8 @@ class _Table:
         return f"{weight}/{short(client.score)}" if self.scores else weight
 
 
-def _scores(config: Mapping[str, Value]) -> bool:
+def scores(config: Mapping[str, Value]) -> bool:
+    """Whether a run of this configuration has scores of its nodes."""
     return config.get("contribution") != "off" and is_scored(config.get("weighting"))
 
 
@@ -172,7 +173,7 @@ def _opening(header: Header) -> Iterator[str]:
         f'model   {model.name}, {_amount(model.parameters)} parameters · head "{model.head}" ({heads}) · '
         f"{_filter(config, model.filtered_tensors, model.tensors)}"
     )
-    shown = " (the table shows weight/score)" if _scores(config) else ""
+    shown = " (the table shows weight/score)" if scores(config) else ""
     yield f"weights {_weighting(config)}{shown}"
 
 
@@ -231,7 +232,7 @@ def _ending(end: End, told: Sequence[Record], width: int) -> Iterator[str]:
         yield f"{'reason':<15}{end.reason}"
     if header is not None:
         yield from _contribution(contribution_table(told), width)
-        if not end.suspects and _scores(header.config):
+        if not end.suspects and scores(header.config):
             yield f"{'advisory':<15}no client stands out for long enough to be called a suspect"
     for label, suspect in zip(_labels("advisory"), end.suspects, strict=False):
         yield f"{label:<15}{suspect.client}: {suspect.text}"

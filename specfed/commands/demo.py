@@ -64,17 +64,24 @@ def demo(
                     f"gRPC on {fed.server.fleet}, {near(made)}"
                 )
                 print(dealt(data, shares, partition, alpha), flush=True)
-                code = _train(fed, config, made)
+                code = _train(fed, config, made, shares.free_rider)
         finally:
             if made.is_dir():
                 shutil.copytree(folder / "logs", made / "logs", dirs_exist_ok=True)
     raise typer.Exit(code)
 
 
-def _train(fed: "Federation", config: RunConfig, run_folder: Path) -> int:
-    from specfed.live import follow
+def _train(fed: "Federation", config: RunConfig, run_folder: Path, free_rider: str) -> int:
+    from specfed.live import follow, scores
     from specfed.watch import exit_code, show
 
     run = fed.submit(config.as_dict())
     fed.wait_online()
-    return exit_code(show(follow(run_folder / "ledger.jsonl", run.finished)), run.details)
+    end = show(follow(run_folder / "ledger.jsonl", run.finished))
+    code = exit_code(end, run.details)
+    suspects = {suspect.client for suspect in end.suspects} if end else set()
+    if free_rider and free_rider not in suspects and scores(config.as_dict()):
+        print(
+            f"{'':<15}{free_rider}, the free-rider, is not told by its updates here: few samples train, too"
+        )
+    return code

@@ -148,6 +148,16 @@ def test_a_demo_from_start_to_end(tmp_path: Path, mark: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_a_demo_says_what_becomes_of_its_free_rider(tmp_path: Path) -> None:
+    options = ("--rounds", "1", "--partition", "iid", "--nodes", "3")
+    output, errors = start_demo(tmp_path, *options, "--free-rider").communicate(timeout=500)
+    assert "site-3, the free-rider, is not told by its updates here: few samples train, too" in output, errors
+    output, _ = start_demo(tmp_path, *options, "--free-rider", "contribution=off").communicate(timeout=500)
+    assert "completed" in output and "not told" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
