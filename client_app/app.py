@@ -30,6 +30,7 @@ from common.messages import (
     LEARNING_RATE,
     MEMORY_LOST,
     METRICS,
+    REASON,
     REPORT,
     RUN,
     SLOT,
@@ -46,6 +47,7 @@ from common.messages import (
 from common.policy import Policy, read_policy
 from common.seeding import stream, torch_seed
 from common.slots import GRADIENT
+from common.text import one_line
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +100,15 @@ def hello(message: Message, context: Context) -> RecordDict:
         versions={name: _version(name) for name in ("flwr", "torch", "numpy")},
     )
     return RecordDict({CARD: card_record(card)})
+
+
+@app.query("refused")
+@always_replies
+def refused(message: Message, context: Context) -> RecordDict:
+    """Tell this site's operator why a run takes no part of it."""
+    reason = one_line(str(message.content.config_records[CONFIG][REASON]))
+    log.error("a run turned this node away: %s", reason)
+    return RecordDict()
 
 
 @app.train()

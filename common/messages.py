@@ -35,7 +35,8 @@ ARRAYS, BUFFERS, CONFIG, UPDATE, METRICS, CARD = "arrays", "buffers", "config", 
 SLOT, REPORT = "slot.", "report."  # before a slot's name
 ERA, ACCEPTED, LEARNING_RATE, RUN = "era", "accepted", "learning-rate", "run"  # of the config record
 MEMORY_LOST = "memory-lost"  # metric of a node that does not have what its last accepted reply left
-HELLO = "query.hello"
+HELLO, REFUSED = "query.hello", "query.refused"
+REASON = "reason"  # of a refusal, in the config record
 PACKED, SAFETENSORS = "packed", "safetensors"  # an array's name and format: all tensors of a record in one
 ERROR_CODE = 100  # ours; Flower's own are below
 LONGEST_CARD = 10_000  # characters; a card has a few hundred
@@ -143,6 +144,8 @@ __all__ = [
     "LEARNING_RATE",
     "MEMORY_LOST",
     "METRICS",
+    "REASON",
+    "REFUSED",
     "REPORT",
     "RUN",
     "SLOT",

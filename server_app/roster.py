@@ -8,7 +8,17 @@ from flwr.serverapp import Grid
 
 from common.errors import DataError, RunFailed
 from common.ledger import Joined, NodeCard
-from common.messages import CARD, HELLO, Message, RecordDict, read_card
+from common.messages import (
+    CARD,
+    CONFIG,
+    HELLO,
+    REASON,
+    REFUSED,
+    ConfigRecord,
+    Message,
+    RecordDict,
+    read_card,
+)
 from common.text import one_line
 from strategies.flower import UNAVAILABLE
 
@@ -30,8 +40,8 @@ class Roster:
 
     A node that comes back under its name takes its place again. A second node under a name that is in
     use is refused, and so is one whose data have another shape or number of classes than the run's, and
-    one that gives itself another name than the one that its key is enrolled under. A refused node may try
-    again once it has been away, or once the name that it was refused for is free.
+    one that gives itself another name than the one that its key is enrolled under. A refused node is told
+    why, and may try again once it has been away, or once the name that it was refused for is free.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -79,6 +89,7 @@ class Roster:
         enrolled = {n.node_id: n.name for n in grid.get_nodes() if n.name} if answers else {}
         for node_id, answer in answers.items():
             self._admit(node_id, answer, online, enrolled, round_)
+        self._tell(grid, {n: self._refused[n] for n in answers if n in self._barred})
         return {name: node_id for name, node_id in sorted(self._ids.items()) if node_id in online}
 
     def present(self, grid: Grid, round_: int) -> dict[str, int]:
@@ -100,6 +111,15 @@ class Roster:
         if messages:
             ids = grid.push_messages(messages)
             self._greeted |= {i: node_id for i, node_id in zip(ids, node_ids, strict=True) if i}
+
+    def _tell(self, grid: Grid, problems: dict[int, str]) -> None:
+        """Let nodes log why they were refused: nobody else may ever tell their operators."""
+        messages = [
+            Message(RecordDict({CONFIG: ConfigRecord({REASON: why})}), i, REFUSED, ttl=self.timeout)
+            for i, why in problems.items()
+        ]
+        if messages:
+            grid.push_messages(messages)
 
     def _answers(self, grid: Grid) -> dict[int, Answer]:
         """What has come by now, by node id. A node that went away or kept silent is greeted anew."""

@@ -13,12 +13,16 @@ from tests.federation import Federation, Handler
 from tests.server_app.misfits.grids import Around
 
 
-def test_a_second_node_of_one_name_is_refused(federation: Federation) -> None:
+def test_a_second_node_of_one_name_is_refused_and_told_so(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = [*federation.nodes(), federation.node("site-1", range(10))]
     run = federation.run(nodes=nodes)
     assert len(run.header.nodes) == 3
     assert run.header.nodes[0].examples == 54
     assert any('a second node called "site-1"' in getattr(r, "refused", "") for r in run.records)
+    told = 'a run turned this node away: a second node called "site-1"; each site needs a name of its own'
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == [told]
 
 
 def test_a_site_that_came_back_too_early_takes_its_place_once_its_old_node_is_gone(
