@@ -55,7 +55,7 @@ from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.drift import Diagnostics, diagnostics
 from server_app.evaluation import Score, on_server, pooled, told_in_round, told_when_asked
-from server_app.folder import RunFolder, load_state, open_folder
+from server_app.folder import RunFolder, fit, load_state, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
 from server_app.report.writing import write_report
@@ -137,8 +137,9 @@ class _Run:
         if rank_test.unavailable:
             log.info(rank_test.unavailable)
         if self.config.resume:
-            checkpoint, state = load_state(self.folder.path)
-            self.rounds_done, arrays = checkpoint.round, checkpoint.model
+            checkpoint, saved = load_state(self.folder.path)
+            arrays, state = fit(checkpoint, saved, arrays, state.buffers)
+            self.rounds_done = checkpoint.round
             self.started -= float(checkpoint.state["clock"]["elapsed"])
             if self.rounds_done >= self.config.rounds:
                 raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from common import checkpoint
 from common.config import RunConfig
 from common.errors import ConfigError, DataError
 from common.ledger import LedgerWriter, RoundRecord, rewind, to_json
-from common.params import Arrays, flat, nested
+from common.params import Arrays, fitted, flat, nested
 from strategies.flower import StrategyState
 from strategies.free_rider import History
 from strategies.recipe import RecipeState
@@ -143,6 +143,22 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
     personal = Personal(nested(latest.personal), parts)
     recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members))
     return latest, StrategyState(latest.buffers, recipe, history, accepted, era)
+
+
+def fit(
+    saved: checkpoint.Checkpoint, state: StrategyState, arrays: Arrays, buffers: Arrays
+) -> tuple[Arrays, StrategyState]:
+    """A checkpoint's parameters, and the strategy's state in it, with all tensors in the order of the model's
+    own ``arrays`` and ``buffers``, as they were before they were saved.
+
+    Raises DataError if they do not fit the model.
+    """
+    model = fitted(saved.model, arrays, "the checkpoint")
+    recipe = state.recipe
+    models = {node: fitted(own, arrays, "the checkpoint") for node, own in recipe.personal.models.items()}
+    shared = {slot: {name: xs[name] for name in arrays} for slot, xs in recipe.shared.items()}
+    recipe = replace(recipe, personal=replace(recipe.personal, models=models), shared=shared)
+    return model, replace(state, buffers=fitted(state.buffers, buffers, "the checkpoint"), recipe=recipe)
 
 
 def _events(path: Path) -> "SummaryWriter":
