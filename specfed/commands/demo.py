@@ -51,6 +51,7 @@ def demo(
     config = checked(chosen, {})
     with cluster.scratch() as folder:
         shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder / "rows")
+        cluster.require_nodes(config, shares)
         cluster.try_model(config, shares)
         made = run_folder(runs.resolve(), config.run_name)
         threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}

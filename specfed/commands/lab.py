@@ -59,6 +59,7 @@ def run(
     config = read_run(arguments or (), defaults)
     with cluster.scratch() as folder:
         shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder)
+        cluster.require_nodes(config, shares)
         cluster.try_model(config, shares)
         print(f"specfed {__version__} · lab · {nodes} nodes in this process")
         print(dealt(data, shares, partition, alpha), flush=True)

@@ -38,6 +38,16 @@ MISTAKES = {
     "out of range": (["demo", "--rounds", "0"], 2, '"rounds"'),
     "wrong choice": (["demo", "--weighting", "spectralfus"], 2, 'Did you mean "spectralfuse"?'),
     "one node": (["demo", "--nodes", "1"], 2, "at least 2"),
+    "more nodes awaited than a lab has": (
+        ["lab", "run", "--nodes", "2", "min-nodes=3", "wait-timeout=1"],
+        2,
+        "min-nodes (3) exceeds --nodes (2)",
+    ),
+    "more nodes awaited than a demo has": (
+        ["demo", "--nodes", "2", "min-nodes=3", "wait-timeout=1"],
+        2,
+        "min-nodes (3) exceeds --nodes (2)",
+    ),
     "one container": (["compose", "--nodes", "1"], 2, "at least 2"),
     "no place for a file": (["compose", "--out", "nowhere/compose.yaml"], 2, "nowhere/compose.yaml"),
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
