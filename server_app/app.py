@@ -28,6 +28,7 @@ from common.ledger import (
     LOG_MARK,
     End,
     Header,
+    Joined,
     ModelCard,
     NodeCard,
     Record,
@@ -55,7 +56,7 @@ from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.drift import Diagnostics, diagnostics
 from server_app.evaluation import Score, on_server, pooled, told_in_round, told_when_asked
-from server_app.folder import RunFolder, fit, load_state, open_folder
+from server_app.folder import RunFolder, fit, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
 from server_app.report.writing import write_report
@@ -113,10 +114,12 @@ class _Run:
         self.test: Examples | None = None
         self.proxy: Examples | None = None
         self.device = resolve(config.device)
-        self.started = time.monotonic()
-        self.rounds_done = 0
-        self.score = Score()
-        self.testers: set[str] = set()  # nodes that keep rows to test on
+        past = folder.past
+        self.started = time.monotonic() - (past.elapsed if past else 0.0)
+        self.rounds_done = past.round if past else 0
+        self.moved = past is not None and past.moved  # whether any round moved the model
+        self.score = past.score if past else Score()
+        self.testers = past.testers if past else set()  # nodes that keep rows to test on
         self.diagnostics: Diagnostics | None = None
 
     def federate(self) -> None:
@@ -125,7 +128,7 @@ class _Run:
             self.test = load(self.config.eval_data, "test")
         if self.config.proxy_data:
             self.proxy = load(self.config.proxy_data, "train")
-        cards = self.roster.gather(self.grid, self.config.min_nodes)
+        cards = self._cards()
         shape, classes = cards[0].input_shape, cards[0].classes
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
@@ -136,15 +139,10 @@ class _Run:
         rank_test = first_layer_rank(self.config, arrays, head)
         if rank_test.unavailable:
             log.info(rank_test.unavailable)
-        if self.config.resume:
-            checkpoint, saved = load_state(self.folder.path)
-            arrays, state = fit(checkpoint, saved, arrays, state.buffers)
-            self.rounds_done = checkpoint.round
-            self.started -= float(checkpoint.state["clock"]["elapsed"])
-            if self.rounds_done >= self.config.rounds:
-                raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")
-        else:
+        if self.folder.past is None:
             self._write(self._header(model, head, len(filtered), cards))
+        else:
+            arrays, state = fit(self.folder.past, arrays, state.buffers)
         for key, examples in {"eval-data": self.test, "proxy-data": self.proxy}.items():
             if examples is not None and (examples.classes, examples.input_shape) != (classes, shape):
                 raise DataError(
@@ -190,10 +188,27 @@ class _Run:
             timeout=self.config.round_timeout + SLACK,
             evaluate_fn=after_round,
         )
-        if not result.arrays:
+        if not self.moved:
             raise RunFailed("no round had enough usable replies: the model is the one it began with")
         if self.test is None:
-            self.score = self._ask_nodes(strategy, unpack(result.arrays), shape, classes)
+            final = unpack(result.arrays) if result.arrays else arrays
+            self.score = self._ask_nodes(strategy, final, shape, classes)
+
+    def _cards(self) -> tuple[NodeCard, ...]:
+        """The nodes that the run begins or goes on with. Raises what ``Roster.gather`` raises.
+
+        Nobody is needed where only the end is missing, and the server tests the model itself.
+        """
+        past = self.folder.past
+        over = past is not None and past.round == self.config.rounds and self.test is not None
+        cards = self.roster.gather(self.grid, 0 if over else self.config.min_nodes)
+        if past is None:
+            return cards
+        known = past.nodes
+        for card in cards:
+            if card != known.get(card.name):
+                self._write(Joined(round=past.round + 1, node=card))
+        return cards or past.header.nodes
 
     def close(self, error: BaseException | None) -> None:
         """Write the end line and the report."""
@@ -222,6 +237,7 @@ class _Run:
         load_into(trainable(model), arrays)
         load_into(carried(model), state.buffers)
         self.rounds_done = result.number
+        self.moved |= result.outcome is not None
         self.score = self._evaluate(model, result)
         for joined in self.roster.take_news():
             self._write(joined)
