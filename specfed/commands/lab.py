@@ -56,7 +56,7 @@ def run(
         "eval-data": data,
         "min-nodes": max(1, nodes),
     }
-    config = read_run(arguments or (), defaults)
+    config = read_run(arguments or (), defaults, runs)
     with cluster.scratch() as folder:
         shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder)
         cluster.require_nodes(config, shares)
