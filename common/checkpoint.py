@@ -51,17 +51,17 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     _write(partial / "state.json", to_json(meta).encode())
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    for old in _finished(folder)[:-keep]:
+    for old in finished(folder)[:-keep]:
         shutil.rmtree(old)
     return final
 
 
 def load_latest(folder: Path) -> Checkpoint:
     """The checkpoint of the highest round. Raises DataError if there is none, or it cannot be read."""
-    finished = _finished(folder)
-    if not finished:
+    whole = finished(folder)
+    if not whole:
         raise DataError(f"no checkpoint in {folder}")
-    latest = finished[-1]
+    latest = whole[-1]
     try:
         meta = json.loads((latest / "state.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
@@ -73,6 +73,12 @@ def load_latest(folder: Path) -> Checkpoint:
         return Checkpoint(int(meta["round"]), state=meta["state"], **parts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
+
+
+def finished(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, each of them whole, in the order of their rounds."""
+    rounds = {path: path.name.removeprefix("round-") for path in folder.glob("round-*")}
+    return sorted((p for p, number in rounds.items() if number.isdecimal()), key=lambda p: int(rounds[p]))
 
 
 def save_arrays(path: Path, arrays: Arrays) -> None:
@@ -99,11 +105,6 @@ def write_whole(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     _write(partial, content)
     partial.replace(path)
-
-
-def _finished(folder: Path) -> list[Path]:
-    rounds = {path: path.name.removeprefix("round-") for path in folder.glob("round-*")}
-    return sorted((p for p, number in rounds.items() if number.isdecimal()), key=lambda p: int(rounds[p]))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -5,8 +5,10 @@ defaults in ``[tool.flwr.app.config]`` of pyproject.toml, because Flower refuses
 ones. What algorithms and weightings are said to be like stands in ``common.traits``.
 """
 
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -29,6 +31,12 @@ NAME_PATTERN = r"^[A-Za-z0-9._-]{1,60}$"  # of a node
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
+
+# What may change when a run goes on: its length, whom it waits for, where it is computed, what it leaves.
+MAY_CHANGE = {
+    *("run-name", "resume", "rounds", "min-nodes", "min-replies", "round-timeout", "wait-timeout"),
+    *("max-failed-rounds", "device", "threads", "keep-checkpoints", "tensorboard"),
+}
 
 
 class Checked(BaseModel):
@@ -226,6 +234,26 @@ class RunConfig(Checked):
     )
     keep_checkpoints: Count = Field(2, description="checkpoints that stay in the run folder")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+
+    @classmethod
+    def saved(cls, file: Path) -> Self:
+        """The configuration in the ``config.json`` of a run's folder. Raises ConfigError if it holds none."""
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"configuration {file} cannot be read: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"configuration {file} is not a mapping of keys to values")
+        return cls.read(values, str(file))
+
+    def changes(self, before: Self) -> dict[str, tuple[Value, Value]]:
+        """The keys that make this another run than ``before``, each with its value there and here."""
+        old = before.as_dict()
+        return {
+            key: (old[key], new)
+            for key, new in self.as_dict().items()
+            if new != old[key] and key not in MAY_CHANGE
+        }
 
     @property
     def traits(self) -> Algorithm:

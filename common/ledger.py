@@ -8,7 +8,7 @@ and reasons all stand here: whatever a report shows is computed from this file a
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Literal, Self
 
@@ -246,9 +246,20 @@ def read(path: Path) -> Iterator[Record]:
             raise DataError(f"{path}, line {number}: {error}") from None
 
 
-def rewind(path: Path, round_: int) -> None:
-    """Drop what a ledger says of rounds after ``round_``, and how it ended: a resumed run says it anew."""
-    kept = [r for r in read(path) if not isinstance(r, End) and (isinstance(r, Header) or r.round <= round_)]
+def until(records: Iterable[Record], round_: int) -> list[Record]:
+    """The records without those of rounds after ``round_``, and without how the run ended."""
+    return [r for r in records if not isinstance(r, End) and (isinstance(r, Header) or r.round <= round_)]
+
+
+def rewind(path: Path, round_: int, config: Mapping[str, Value]) -> None:
+    """Drop what a ledger says of rounds after ``round_``, and how it ended: a resumed run says it anew.
+
+    The header tells from now on of the configuration ``config``, with which the run goes on.
+    """
+    kept = [
+        r.model_copy(update={"config": dict(config)}) if isinstance(r, Header) else r
+        for r in until(read(path), round_)
+    ]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text("".join(r.model_dump_json(by_alias=True) + "\n" for r in kept), encoding="utf-8")
     partial.replace(path)

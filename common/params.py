@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from common.errors import DataError
+
 Params = dict[str, Tensor]
 Arrays = dict[str, NDArray[np.generic]]
 ParamsFilter = Callable[[Params], Params]
@@ -86,6 +88,23 @@ def nested(arrays: Arrays) -> dict[str, Arrays]:
         group, _, name = key.partition("/")
         groups.setdefault(group, {})[name] = x
     return groups
+
+
+def fitted(saved: Arrays, own: Arrays, place: object) -> Arrays:
+    """``saved``, from ``place``, in the order of ``own``: files sort their tensors, and sums over all of a
+    model's tensors depend on their order.
+
+    Raises DataError unless both have the same names, shapes and types.
+    """
+    for name in sorted(saved.keys() | own.keys()):
+        there, needed = _kind(saved.get(name)), _kind(own.get(name))
+        if there != needed:
+            raise DataError(f'{place} does not fit this run\'s model: "{name}" is {there}, not {needed}')
+    return {name: saved[name] for name in own}
+
+
+def _kind(x: NDArray[np.generic] | None) -> str:
+    return "absent" if x is None else f"{x.dtype} {x.shape}"
 
 
 def norm(arrays: Arrays) -> float:

@@ -29,6 +29,7 @@ from common.ledger import (
     LOG_MARK,
     End,
     Header,
+    Joined,
     ModelCard,
     NodeCard,
     Record,
@@ -56,7 +57,7 @@ from common.traffic import Traffic, traffic
 from server_app.bookkeeping import client_records, reason_of, status_of, suspects_in
 from server_app.drift import Diagnostics, diagnostics
 from server_app.evaluation import Score, on_server, pooled, told_in_round, told_when_asked
-from server_app.folder import RunFolder, load_state, open_folder
+from server_app.folder import RunFolder, fit, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
 from server_app.report.writing import write_report
@@ -114,10 +115,12 @@ class _Run:
         self.test: Examples | None = None
         self.proxy: Examples | None = None
         self.device = resolve(config.device)
-        self.started = time.monotonic()
-        self.rounds_done = 0
-        self.score = Score()
-        self.testers: set[str] = set()  # nodes that keep rows to test on
+        past = folder.past
+        self.started = time.monotonic() - (past.elapsed if past else 0.0)
+        self.rounds_done = past.round if past else 0
+        self.moved = past is not None and past.moved  # whether any round moved the model
+        self.score = past.score if past else Score()
+        self.testers = past.testers if past else set()  # nodes that keep rows to test on
         self.diagnostics: Diagnostics | None = None
 
     def federate(self) -> None:
@@ -126,9 +129,8 @@ class _Run:
             self.test = load(self.config.eval_data, "test")
         if self.config.proxy_data:
             self.proxy = load(self.config.proxy_data, "train")
-        cards = self.roster.gather(self.grid, self.config.min_nodes)
+        cards = self._cards()
         shape, classes = cards[0].input_shape, cards[0].classes
-        naming = next((card.naming for card in cards if card.naming), "")
         model = models.build(self.config.model, shape, classes, self.config.seed)
         head = models.resolve_head(model, classes, self.config.head)
         models.require_logits(model, shape, classes)
@@ -139,24 +141,11 @@ class _Run:
         rank_test = first_layer_rank(self.config, arrays, head)
         if rank_test.unavailable:
             log.info(rank_test.unavailable)
-        if self.config.resume:
-            checkpoint, state = load_state(self.folder.path)
-            self.rounds_done, arrays = checkpoint.round, checkpoint.model
-            self.started -= float(checkpoint.state["clock"]["elapsed"])
-            if self.rounds_done >= self.config.rounds:
-                raise DataError(f"run {self.config.resume} has done {self.rounds_done} rounds already")
-        else:
+        if self.folder.past is None:
             self._write(self._header(model, head, len(filtered), cards))
-        for key, examples in {"eval-data": self.test, "proxy-data": self.proxy}.items():
-            if examples is not None and (examples.classes, examples.input_shape) != (classes, shape):
-                raise DataError(
-                    f"{key} {self.config.as_dict()[key]} has {examples.classes} classes and inputs of "
-                    f"{examples.input_shape}; the nodes have {classes} and {shape}"
-                )
-            if examples is not None and naming and examples.naming not in ("", naming):
-                raise DataError(
-                    f"{key} {self.config.as_dict()[key]} does not name its classes as the nodes do"
-                )
+        else:
+            arrays, state = fit(self.folder.past, arrays, state.buffers)
+        self._require_fitting(cards)
         proxy = None
         if self.proxy is not None:
             proxy = proxy_losses(model, self.proxy, self.device, self.config.batch_size)
@@ -196,10 +185,43 @@ class _Run:
             timeout=self.config.round_timeout + SLACK,
             evaluate_fn=after_round,
         )
-        if not result.arrays:
+        if not self.moved:
             raise RunFailed("no round moved the model: it is the one it began with")
         if self.test is None:
-            self.score = self._ask_nodes(strategy, unpack(result.arrays), shape, classes)
+            final = unpack(result.arrays) if result.arrays else arrays
+            self.score = self._ask_nodes(strategy, final, shape, classes)
+
+    def _require_fitting(self, cards: tuple[NodeCard, ...]) -> None:
+        """Raise DataError if the server's own data are not of the nodes' kind."""
+        nodes = cards[0]
+        naming = next((card.naming for card in cards if card.naming), "")
+        for key, examples in {"eval-data": self.test, "proxy-data": self.proxy}.items():
+            if examples is None:
+                continue
+            named = f"{key} {self.config.as_dict()[key]}"
+            if (examples.classes, examples.input_shape) != (nodes.classes, nodes.input_shape):
+                raise DataError(
+                    f"{named} has {examples.classes} classes and inputs of {examples.input_shape}; "
+                    f"the nodes have {nodes.classes} and {nodes.input_shape}"
+                )
+            if naming and examples.naming not in ("", naming):
+                raise DataError(f"{named} does not name its classes as the nodes do")
+
+    def _cards(self) -> tuple[NodeCard, ...]:
+        """The nodes that the run begins or goes on with. Raises what ``Roster.gather`` raises.
+
+        Nobody is needed where only the end is missing, and the server tests the model itself.
+        """
+        past = self.folder.past
+        over = past is not None and past.round == self.config.rounds and self.test is not None
+        cards = self.roster.gather(self.grid, 0 if over else self.config.min_nodes)
+        if past is None:
+            return cards
+        known = past.nodes
+        for card in cards:
+            if card != known.get(card.name):
+                self._write(Joined(round=past.round + 1, node=card))
+        return cards or past.header.nodes
 
     def close(self, error: BaseException | None) -> None:
         """Write the end line and the report."""
@@ -233,6 +255,7 @@ class _Run:
         load_into(trainable(model), arrays)
         load_into(carried(model), state.buffers)
         self.rounds_done = result.number
+        self.moved |= result.outcome is not None
         self.score = self._evaluate(model, result)
         for joined in self.roster.take_news():
             self._write(joined)

@@ -8,11 +8,12 @@ runs/<run-id>/config.json          the resolved configuration
               report.html          the report, with report.json and report.csv
 """
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,22 @@ from pydantic import TypeAdapter
 from common import checkpoint
 from common.config import RunConfig
 from common.errors import ConfigError, DataError
-from common.ledger import LedgerWriter, RoundRecord, rewind, to_json
-from common.params import Arrays, flat, nested
+from common.ledger import (
+    ClientRecord,
+    End,
+    Header,
+    Joined,
+    LedgerWriter,
+    NodeCard,
+    Record,
+    RoundRecord,
+    read,
+    rewind,
+    to_json,
+    until,
+)
+from common.params import Arrays, fitted, flat, nested
+from server_app.evaluation import Score
 from strategies.flower import StrategyState
 from strategies.free_rider import History
 from strategies.recipe import RecipeState
@@ -35,13 +50,56 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 RUNS, RUN_ID = "SPECFED_RUNS", "SPECFED_RUN_ID"  # set by whoever starts the server
+CONFIG, LEDGER, CHECKPOINTS, MODEL = "config.json", "ledger.jsonl", "checkpoints", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run that goes on has done: its latest checkpoint, and what its ledger says up to there."""
+
+    round: int
+    model: Arrays
+    state: StrategyState
+    elapsed: float  # seconds
+    records: tuple[Record, ...]
+
+    @property
+    def header(self) -> Header:
+        """The run as it began."""
+        return next(record for record in self.records if isinstance(record, Header))
+
+    @property
+    def nodes(self) -> dict[str, NodeCard]:
+        """What each node that took part said of itself last, by name."""
+        later = [record.node for record in self.records if isinstance(record, Joined) and record.node]
+        return {node.name: node for node in (*self.header.nodes, *later)}
+
+    @property
+    def moved(self) -> bool:
+        """Whether any round moved the model."""
+        return any(record.moved for record in self.records if isinstance(record, RoundRecord))
+
+    @property
+    def score(self) -> Score:
+        """The last round's."""
+        rounds = [record for record in self.records if isinstance(record, RoundRecord)]
+        return Score(rounds[-1].accuracy, rounds[-1].loss, rounds[-1].evaluated_on) if rounds else Score()
+
+    @property
+    def testers(self) -> set[str]:
+        """The nodes that tested the model on rows of their own."""
+        told = [record for record in self.records if isinstance(record, ClientRecord)]
+        return {r.client for r in told if None not in (r.accuracy_before, r.loss_before)}
 
 
 class RunFolder:
     """Writes a run's files. Names, not formats: those are in ``common.ledger`` and ``common.checkpoint``."""
 
-    def __init__(self, path: Path, ledger: LedgerWriter, events: "SummaryWriter | None") -> None:
+    def __init__(
+        self, path: Path, ledger: LedgerWriter, events: "SummaryWriter | None", past: Past | None = None
+    ) -> None:
         self.path, self.ledger, self._events = path, ledger, events
+        self.past = past  # of a run that goes on
 
     def save_round(
         self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
@@ -65,8 +123,8 @@ class RunFolder:
         whole = checkpoint.Checkpoint(
             round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared
         )
-        checkpoint.save(self.path / "checkpoints", whole, keep)
-        checkpoint.save_arrays(self.path / "model.safetensors", {**arrays, **state.buffers})
+        checkpoint.save(self.path / CHECKPOINTS, whole, keep)
+        checkpoint.save_arrays(self.path / MODEL, {**arrays, **state.buffers})
 
     def record(self, round_: RoundRecord) -> None:
         """Write a round's numbers as TensorBoard events."""
@@ -88,28 +146,90 @@ class RunFolder:
 def open_folder(config: RunConfig, flower_run: int) -> Iterator[RunFolder]:
     """The folder of a new run, or of the run to resume, open for writing.
 
-    Raises ConfigError if it cannot be made, exists already, or is not there to resume.
+    Raises ConfigError if it cannot be made, exists already, or holds no run that goes on like this.
     """
     root = Path(os.environ.get(RUNS, "runs")).resolve()
-    path = root / (config.resume or new_run_id(config.run_name, flower_run))
-    if config.resume and not (path / "ledger.jsonl").is_file():
-        raise ConfigError(f'no run "{config.resume}" to resume in {root}')
-    try:
-        path.mkdir(parents=True, exist_ok=bool(config.resume))
-        (path / "config.json").write_text(to_json(config.as_dict()), encoding="utf-8")
-    except FileExistsError:
-        raise ConfigError(f"the run folder {path} exists already") from None
-    except OSError as error:
-        raise ConfigError(f"the run folder {path} cannot be written: {error.strerror}") from None
     if config.resume:
-        rewind(path / "ledger.jsonl", checkpoint.load_latest(path / "checkpoints").round)
+        path = root / config.resume
+        past = _past(path, config)
+        _go_back(path, past, config)
+    else:
+        path, past = root / new_run_id(config.run_name, flower_run), None
+        _make(path, config)
     events = _events(path) if config.tensorboard else None
-    with LedgerWriter(path / "ledger.jsonl") as ledger:
+    with LedgerWriter(path / LEDGER) as ledger:
         try:
-            yield RunFolder(path, ledger, events)
+            yield RunFolder(path, ledger, events, past)
         finally:
             if events is not None:
                 events.close()
+
+
+def _make(path: Path, config: RunConfig) -> None:
+    try:
+        path.mkdir(parents=True)
+        _write_config(path, config)
+    except FileExistsError:
+        raise ConfigError(f"the run folder {path} exists already") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _past(path: Path, config: RunConfig) -> Past:
+    """What the run in ``path`` has done, if it can go on with ``config``. Only reads.
+
+    Raises ConfigError if it cannot, and DataError if what it left cannot be read.
+    """
+    run = config.resume
+    if not (path / LEDGER).is_file():
+        raise ConfigError(f'no run "{run}" to resume in {path.parent}')
+    if not checkpoint.finished(path / CHECKPOINTS):
+        raise ConfigError(f"run {run} has no checkpoint to go on from; start it anew")
+    _require_same(path, config)
+    latest, state = load_state(path)
+    records = list(read(path / LEDGER))
+    end = records[-1]
+    ended = isinstance(end, End) and end.status in ("completed", "completed-degraded")
+    fewest = latest.round + ended
+    if config.rounds < fewest:
+        raise ConfigError(
+            f"run {run} has {'finished after' if ended else 'done'} {latest.round} rounds; "
+            f"to go on it takes rounds={fewest} or more; got {config.rounds}"
+        )
+    kept = tuple(until(records, latest.round))
+    return Past(latest.round, latest.model, state, float(latest.state["clock"]["elapsed"]), kept)
+
+
+def _require_same(path: Path, config: RunConfig) -> None:
+    """Raise ConfigError unless the configuration is the run's own, but for what may change."""
+    changes = config.changes(RunConfig.saved(path / CONFIG))
+    if changes:
+        told = "; ".join(
+            f"{key}: stored {json.dumps(old)}, got {json.dumps(new)}" for key, (old, new) in changes.items()
+        )
+        raise ConfigError(
+            f"run {config.resume} goes on with its own configuration only; {told}. It is in {path / CONFIG}: "
+            f"'specfed run config.json resume={config.resume}' takes that file"
+        )
+
+
+def _go_back(path: Path, past: Past, config: RunConfig) -> None:
+    """Put the run's files back to where its latest checkpoint was whole."""
+    goes_on = config.model_copy(update={"resume": "", "run_name": RunConfig.saved(path / CONFIG).run_name})
+    try:
+        _write_config(path, goes_on)
+        rewind(path / LEDGER, past.round, goes_on.as_dict())
+        checkpoint.save_arrays(path / MODEL, {**past.model, **past.state.buffers})
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _write_config(path: Path, config: RunConfig) -> None:
+    checkpoint.write_whole(path / CONFIG, to_json(config.as_dict()).encode())
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"the run folder {path} cannot be written: {error.strerror}")
 
 
 def new_run_id(name: str, flower_run: int) -> str:
@@ -123,7 +243,7 @@ def new_run_id(name: str, flower_run: int) -> str:
 
 def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
     """The latest checkpoint of a run folder and the strategy's state in it."""
-    latest = checkpoint.load_latest(path / "checkpoints")
+    latest = checkpoint.load_latest(path / CHECKPOINTS)
     try:
         saved = latest.state["recipe"]
         scorer = TypeAdapter(ScorerState).validate_python(saved["scorer"])
@@ -133,6 +253,7 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         history = TypeAdapter(History).validate_python(latest.state["history"])
         accepted = TypeAdapter(dict[str, int]).validate_python(latest.state["memory"]["accepted"])
         era = TypeAdapter(int).validate_python(latest.state["memory"]["era"])
+        TypeAdapter(float).validate_python(latest.state["clock"]["elapsed"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
     step = {name: np.asarray(x, dtype=np.float64) for name, x in latest.optimizer.items()}
@@ -143,6 +264,21 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
     personal = Personal(nested(latest.personal), parts)
     recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members))
     return latest, StrategyState(latest.buffers, recipe, history, accepted, era)
+
+
+def fit(past: Past, arrays: Arrays, buffers: Arrays) -> tuple[Arrays, StrategyState]:
+    """A past's parameters and state with all tensors in the order of the model's own ``arrays`` and
+    ``buffers``, as they were before they were saved.
+
+    Raises DataError if they do not fit the model.
+    """
+    recipe, place = past.state.recipe, "the checkpoint"
+    model = fitted(past.model, arrays, place)
+    models = {node: fitted(own, arrays, place) for node, own in recipe.personal.models.items()}
+    shared = {slot: {name: xs[name] for name in arrays} for slot, xs in recipe.shared.items()}
+    recipe = replace(recipe, personal=replace(recipe.personal, models=models), shared=shared)
+    state = replace(past.state, buffers=fitted(past.state.buffers, buffers, place), recipe=recipe)
+    return model, state
 
 
 def _events(path: Path) -> "SummaryWriter":

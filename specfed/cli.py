@@ -23,6 +23,7 @@ from specfed.commands.options import (
     ServerConfig,
     TlsCa,
     reach,
+    run_folders,
 )
 from specfed.settings import read_run
 
@@ -94,7 +95,7 @@ def run(
     from specfed.live import records_in
     from specfed.watch import exit_code, show
 
-    chosen = read_run(arguments or ())
+    chosen = read_run(arguments or (), runs=run_folders(config))
     address, ca = reach(config, server, insecure, tls_ca)
     with cluster.scratch() as folder:
         control = runs.Control(address, ca, folder / "control")

@@ -200,6 +200,12 @@ def deal(
     )
 
 
+def require_nodes(config: RunConfig, shares: Shares) -> None:
+    """Raise ConfigError if a run waits for more nodes than have a share: no other one can come."""
+    if config.min_nodes > len(shares.nodes):
+        raise ConfigError(f"min-nodes ({config.min_nodes}) exceeds --nodes ({len(shares.nodes)})")
+
+
 def try_model(config: RunConfig, shares: Shares) -> None:
     """Build the run's model once, before anything is started.
 

@@ -40,10 +40,14 @@ def _value(key: str, text: str) -> Value:
     return value if plain else text  # run-name=2026 is a name
 
 
-def read_run(words: Sequence[str], defaults: Mapping[str, Value] | None = None) -> RunConfig:
-    """A run's configuration from an optional TOML file and ``key=value`` words, which win.
+def read_run(
+    words: Sequence[str], defaults: Mapping[str, Value] | None = None, runs: Path | None = None
+) -> RunConfig:
+    """A run's configuration from an optional file, TOML or a run's ``config.json``, and ``key=value`` words,
+    which win.
 
-    ``defaults`` stand in for keys that neither of them sets.
+    ``defaults`` stand in for keys that neither of them sets; for a run to resume whose folder is in ``runs``
+    it is its own configuration that does.
 
     Raises ConfigError that names the file and line, or the command line.
     """
@@ -51,9 +55,23 @@ def read_run(words: Sequence[str], defaults: Mapping[str, Value] | None = None) 
     if len(files) > 1:
         raise ConfigError(f"one experiment file is enough; got {' and '.join(files)}")
     overrides = parse_overrides(word for word in words if "=" in word)
-    values, lines = read_file(Path(files[0]), EXPERIMENT) if files else ({}, {})
+    values, lines = _read_experiment(Path(files[0])) if files else ({}, {})
     places = {key: place for key, place in lines.items() if key not in overrides}
-    return checked({**(defaults or {}), **values, **overrides}, places)
+    chosen = {**values, **overrides}
+    return checked({**(_stored(chosen.get("resume"), runs) or defaults or {}), **chosen}, places)
+
+
+def _read_experiment(file: Path) -> tuple[dict[str, Value], dict[str, str]]:
+    if file.suffix != ".json" or not file.is_file():
+        return read_file(file, EXPERIMENT)
+    values = RunConfig.saved(file).as_dict()
+    return values, dict.fromkeys(values, str(file))
+
+
+def _stored(run: Value | None, runs: Path | None) -> dict[str, Value] | None:
+    """The configuration of a run whose folder is in ``runs``; None if there is none, or no run is named."""
+    file = runs / str(run) / "config.json" if run and runs else None
+    return RunConfig.saved(file).as_dict() if file is not None and file.is_file() else None
 
 
 def checked(values: Mapping[str, Value], places: Mapping[str, str]) -> RunConfig:

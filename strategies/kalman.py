@@ -14,6 +14,7 @@ stands. Under partial participation, which the paper does not treat, measurement
 of the scores of those who replied, so that equal clients get equal scores whatever their history.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,7 +50,9 @@ class RankAdaptiveKalman:
 
         The first clients start at 1/n; one that comes later starts at the mean of those already known.
         """
-        start = float(np.mean(list(state.mean.values()))) if state.mean else 1.0 / max(len(clients), 1)
+        # fsum: the order of names, which a checkpoint sorts, must not change the last bits.
+        known = len(state.mean)
+        start = math.fsum(state.mean.values()) / known if known else 1.0 / max(len(clients), 1)
         new = [client for client in clients if client not in state.mean]
         mean = {**state.mean, **dict.fromkeys(new, start)}
         variance = {**state.variance, **dict.fromkeys(new, self.p0)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.config import RunConfig, Value
+from common.errors import ConfigError
 from specfed import __version__
 from specfed.commands.options import Alpha, Data, FreeRider, Nodes, Overrides, Partition, Runs, run_folder
 from specfed.commands.terminal import dealt, near
@@ -49,8 +50,13 @@ def demo(
         **parse_overrides(overrides or ()),
     }
     config = checked(chosen, {})
+    if config.resume:
+        raise ConfigError(
+            "specfed demo begins a new run each time; 'specfed lab run' takes resume, with the same options"
+        )
     with cluster.scratch() as folder:
         shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder / "rows")
+        cluster.require_nodes(config, shares)
         cluster.try_model(config, shares)
         made = run_folder(runs.resolve(), config.run_name)
         threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}

@@ -56,9 +56,10 @@ def run(
         "eval-data": data,
         "min-nodes": max(1, nodes),
     }
-    config = read_run(arguments or (), defaults)
+    config = read_run(arguments or (), defaults, runs)
     with cluster.scratch() as folder:
         shares = cluster.deal(data, nodes, partition, alpha, config.seed, with_free_rider, folder)
+        cluster.require_nodes(config, shares)
         cluster.try_model(config, shares)
         print(f"specfed {__version__} · lab · {nodes} nodes in this process")
         print(dealt(data, shares, partition, alpha), flush=True)

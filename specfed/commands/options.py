@@ -87,6 +87,13 @@ def reach(
     return address, ca
 
 
+def run_folders(config: Path | None) -> Path:
+    """Where a server on this machine keeps its run folders, as its own file says, or else by default."""
+    from specfed import deployment
+
+    return Path(deployment.read_settings(deployment.ServerSettings, config, {}).runs if config else "runs")
+
+
 def given(context: typer.Context) -> dict[str, Value | None]:
     """The options of a server or node as the keys of its file; None for one that was not given."""
     own = {"config", "as_json"}  # they say where settings come from and findings go

@@ -93,6 +93,7 @@ def server(
 
 def what_ran(runs: Path, since: float) -> Iterator[str]:
     """A line for each run in the folder ``runs`` that wrote into its ledger after this time, by its name."""
+    from common.checkpoint import finished
     from common.ledger import End, Header, read
 
     for file in sorted(runs.glob("*/ledger.jsonl")):
@@ -108,8 +109,10 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
         planned = records[0].config["rounds"]
         if isinstance(end, End) and end.status != "stopped":
             yield f"run {name} · {end.status} · {end.rounds} of {planned} rounds"
-        else:
+        elif finished(file.parent / "checkpoints"):
             yield f"run {name} · stopped after round {rounds} of {planned}; resume={name} goes on with it"
+        else:
+            yield f"run {name} · stopped before round 1 of {planned} was over; it has to start anew"
 
 
 def _who(enrolled_only: bool) -> str:

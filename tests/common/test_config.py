@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from common.config import NodeConfig, RunConfig, Value
+from common.config import MAY_CHANGE, NodeConfig, RunConfig, Value
 from common.errors import ConfigError
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -266,3 +266,14 @@ def test_the_sentence_for_a_site(values: dict[str, Value], sentence: str) -> Non
 
 def test_of_several_mistakes_one_is_told() -> None:
     assert refused({"rounds": 0, "momentum": 2.0}).count("\n") == 0
+
+
+# A run that goes on
+
+
+def test_what_may_change_are_keys_and_everything_else_makes_another_run() -> None:
+    assert RunConfig().as_dict().keys() >= MAY_CHANGE
+    before = RunConfig()
+    after = before.model_copy(update={"rounds": 20, "min_nodes": 5, "resume": "run", "seed": 1, "mix": 0.5})
+    assert after.changes(before) == {"seed": (0, 1), "mix": (0.1, 0.5)}
+    assert before.changes(before) == {}

@@ -254,7 +254,7 @@ def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("round_", "kept"), [(0, 1), (1, 5), (2, 9), (3, 11), (9, 11)])
 def test_rewinding_drops_later_rounds_and_the_end(path: Path, round_: int, kept: int) -> None:
-    rewind(path, round_)
+    rewind(path, round_, HEADER.config)
     assert list(read(path)) == RECORDS[:kept]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
@@ -262,11 +262,11 @@ def test_rewinding_drops_later_rounds_and_the_end(path: Path, round_: int, kept:
 def test_rewinding_drops_a_torn_line_and_refuses_a_broken_one(path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"kind":')
-    rewind(path, 3)
+    rewind(path, 3, HEADER.config)
     assert list(read(path)) == RECORDS[:-1]
     path.write_bytes(b"{}\n" + whole)
     with pytest.raises(DataError, match="line 1"):
-        rewind(path, 3)
+        rewind(path, 3, HEADER.config)
     assert path.read_bytes() == b"{}\n" + whole
 
 

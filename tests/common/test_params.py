@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.params import add, carried, copy_of, load_into, norm, scale, sub, to_arrays, trainable
+from common.errors import DataError
+from common.params import add, carried, copy_of, fitted, load_into, norm, scale, sub, to_arrays, trainable
 
 
 class Odd(nn.Module):
@@ -138,3 +139,18 @@ def test_norm_accumulates_in_float64() -> None:
 def test_norm_shows_what_is_not_finite() -> None:
     assert norm({"a": np.array([np.inf], np.float32)}) == math.inf
     assert math.isnan(norm({"a": np.array([np.nan, 1.0])}))
+
+
+def test_saved_tensors_take_the_order_of_the_models_own() -> None:
+    own = {"b": np.zeros((2, 1), np.float32), "a": np.zeros((), np.int64)}
+    saved = {"a": np.array(3), "b": np.ones((2, 1), np.float32)}
+    back = fitted(saved, own, "the file")
+    assert list(back) == ["b", "a"] and back["a"] == 3
+    for other, sentence in (
+        ({**saved, "c": np.zeros(1)}, r'"c" is float64 \(1,\), not absent'),
+        ({"a": saved["a"]}, r'"b" is absent, not float32 \(2, 1\)'),
+        ({**saved, "b": np.ones((1, 2), np.float32)}, r'"b" is float32 \(1, 2\), not float32 \(2, 1\)'),
+        ({**saved, "a": np.array(3.0)}, r'"a" is float64 \(\), not int64 \(\)'),
+    ):
+        with pytest.raises(DataError, match=f"^the file does not fit this run's model: {sentence}$"):
+            fitted(other, own, "the file")

@@ -23,7 +23,7 @@ def fed(tmp_path: Path) -> Iterator[Deployment]:
         yield fed
 
 
-def test_only_enrolled_nodes_take_part_and_a_restart_forgets_none(fed: Deployment) -> None:
+def test_only_enrolled_nodes_take_part_and_a_restart_forgets_none(fed: Deployment, tmp_path: Path) -> None:
     server = fed.server()
     assert "takes enrolled nodes only" in server.output
     with grpc.insecure_channel(f"127.0.0.1:{fed.ports[2]}") as channel:
@@ -71,11 +71,21 @@ def test_only_enrolled_nodes_take_part_and_a_restart_forgets_none(fed: Deploymen
     server = fed.server("--log-format", "json")
     fed.until(lambda: fed.nodes() == {"site-a": "online", "site-b": "revoked"})
     rounds = int(stopped[2]) + 1
-    again = ("run", *fed.config, *RUN, f"resume={stopped[1]}", f"rounds={rounds}", "min-nodes=1")
-    code, output = fed.done(*again)
+    again = (f"resume={stopped[1]}", f"rounds={rounds}", "min-nodes=1")
+    # Typed where the run's folder is not, its configuration has to be given again.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    reach = ("--server", f"localhost:{fed.ports[1]}", "--tls-ca", str(tmp_path / "certs/server/ca.crt"))
+    refused = fed.start("run", *reach, *again, at=elsewhere)
+    assert refused.end(seconds=240) == 7
+    assert 'model: stored "mlp4", got "cnn5"' in refused.output, refused.output
+    code, output = fed.done("run", *fed.config, *again)
     assert code == 0, output
+    config = str(tmp_path / "runs" / stopped[1] / "config.json")
+    repeated = fed.start("run", *reach, config, *again[:1], f"rounds={rounds + 1}", at=elsewhere)
+    assert repeated.end(seconds=240) == 0, repeated.output
     end = fed.ledger("long")[-1]
-    assert isinstance(end, End) and end.rounds == rounds
+    assert isinstance(end, End) and end.rounds == rounds + 1
 
     code, output = fed.done("enroll", "certs/site-b/site-b.pub", *fed.config)
     assert code == 2 and "this key was revoked as site-b" in output

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from safetensors.numpy import load_file
 
 from common.checkpoint import load_latest
 from common.config import RunConfig, Value
+from common.errors import ConfigError, DataError, SpecfedError
 from common.filters import low_bins
-from common.messages import pack, unpack
+from common.ledger import End, Joined
+from common.messages import pack, refusal, unpack
 from common.models import build
 from common.params import Arrays
-from tests.federation import DATA, Federation, Handler, on_train
+from tests.federation import DATA, Federation, Handler, Run, on_train
 
 
 def test_a_run_leaves_its_books_model_checkpoints_and_report(federation: Federation) -> None:
@@ -92,6 +95,45 @@ def test_a_resumed_run_is_the_uninterrupted_one(federation: Federation, more: di
         (c.round, c.client, c.score, c.weight) for c in whole.clients()
     ]
     assert [r.round for r in resumed.rounds] == [1, 2, 3, 4, 5]
+
+
+def test_a_resumed_run_keeps_the_order_of_tensors(federation: Federation) -> None:
+    # A file sorts them; sums over all tensors depend on their order in the last bits.
+    orders: list[list[list[str]]] = []
+
+    def listen(app: Handler) -> Handler:
+        def handler(message: Message, context: Context) -> Message:
+            if message.metadata.message_type == "train":
+                orders.append([list(unpack(r)) for r in message.content.array_records.values()])
+            return app(message, context)
+
+        return handler
+
+    keys: dict[str, Value] = {
+        "model": "tests.federation:normed_net",
+        "algorithm": "fedsmoo",
+        "weighting": "shapfed",
+        "personalise": "share",
+    }
+    federation.run("run", rounds=2, wrap=listen, **keys)
+    live, orders[:] = orders[-1], []
+    resumed = federation.run(resume="run", rounds=3, wrap=listen, **keys)
+    assert resumed.error is None
+    assert live[0][:2] == ["0.weight", "0.bias"] and len(live) == 3
+    assert orders == [live] * 3
+
+
+def test_fedawas_weights_are_the_same_after_a_resumption(federation: Federation) -> None:
+    keys: dict[str, Value] = {
+        "weighting": "fedawa",
+        "fraction_train": 0.5,
+        "model": "tests.federation:normed_net",
+        "seed": 3,  # one whose sums depend on the order of tensors
+    }
+    whole = federation.run("whole", rounds=8, **keys)
+    federation.run("cut", rounds=2, **keys)
+    resumed = federation.run(resume="cut", rounds=8, **keys)
+    assert [c.weight for c in resumed.clients()] == [c.weight for c in whole.clients()]
 
 
 def test_the_server_optimisers_arrays_are_in_the_checkpoint(federation: Federation) -> None:
@@ -218,12 +260,127 @@ def test_rounds_after_the_checkpoint_are_done_again(federation: Federation) -> N
 def test_what_cannot_be_resumed_or_begun_is_told_in_a_sentence(federation: Federation) -> None:
     run = federation.run("first", rounds=1)
     assert str(federation.run(resume="nowhere").error).startswith('no run "nowhere" to resume in ')
-    assert str(federation.run(resume="first", rounds=1).error) == "run first has done 1 rounds already"
     assert str(federation.run("first").error) == f"the run folder {run.folder} exists already"
     state = run.folder / "checkpoints/round-0001/state.json"
     whole = json.loads(state.read_text())
     state.write_text(json.dumps(whole | {"state": {}}))
     assert "does not hold a strategy's state" in str(federation.run(resume="first").error)
+    shutil.rmtree(run.folder / "checkpoints")
+    without = "run first has no checkpoint to go on from; start it anew"
+    assert str(federation.run(resume="first").error) == without
+
+
+def contents(run: Run) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_stays_as_it_is_unless_more_rounds_are_asked_for(federation: Federation) -> None:
+    run = federation.run("run", rounds=3)
+    before = contents(run)
+    for rounds in (2, 3):
+        again = federation.run(resume="run", rounds=rounds)
+        assert isinstance(again.error, ConfigError)
+        assert str(again.error) == (
+            f"run run has finished after 3 rounds; to go on it takes rounds=4 or more; got {rounds}"
+        )
+        assert contents(again) == before
+    longer = federation.run(resume="run", rounds=4)
+    assert longer.end.status == "completed" and longer.end.rounds == 4
+    assert longer.header.config["rounds"] == 4
+
+
+@pytest.mark.parametrize(
+    ("eval_data", "nodes"), [(DATA, 3), (DATA, 0), ("", 3)], ids=["server", "server alone", "nodes"]
+)
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished(
+    federation: Federation, eval_data: str, nodes: int
+) -> None:
+    run = federation.run("run", eval_data=eval_data, keep_checkpoints=5)
+    whole, model, rounds = run.end, run.model_bytes, run.rounds
+    older = (run.folder / "checkpoints/round-0002/model.safetensors").read_bytes()
+    (run.folder / "model.safetensors").write_bytes(older)
+    (run.folder / "report.html").unlink()
+    ledger = run.folder / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    again = federation.run(resume="run", eval_data=eval_data, nodes=federation.nodes(nodes))
+    assert again.error is None
+    assert again.end.model_copy(update={"seconds": whole.seconds}) == whole
+    assert again.end.accuracy is not None and again.end.seconds >= rounds[-1].elapsed
+    assert again.model_bytes == model and again.rounds == rounds
+    assert (run.folder / "report.html").is_file()
+
+
+def test_a_run_goes_on_with_its_own_configuration_only(federation: Federation) -> None:
+    run = federation.run("run", rounds=2, seed=5, run_name="mine")
+    before = contents(run)
+    other = federation.run(resume="run", rounds=4, weighting="cgsv", learning_rate=0.1)
+    assert isinstance(other.error, ConfigError)
+    assert str(other.error) == (
+        "run run goes on with its own configuration only; seed: stored 5, got 0; "
+        'learning-rate: stored 0.3, got 0.1; weighting: stored "spectralfuse", got "cgsv". '
+        f"It is in {run.folder}/config.json: 'specfed run config.json resume=run' takes that file"
+    )
+    assert contents(other) == before
+    freely: dict[str, Value] = {"min_nodes": 1, "round_timeout": 60.0, "keep_checkpoints": 1, "threads": 2}
+    resumed = federation.run(resume="run", rounds=3, seed=5, **freely)
+    assert resumed.error is None
+    stored = RunConfig.saved(run.folder / "config.json")
+    assert resumed.header.config == stored.as_dict()
+    assert (stored.rounds, stored.min_nodes, stored.run_name, stored.resume) == (3, 1, "mine", "")
+
+
+def test_a_configuration_that_cannot_be_read_is_named(federation: Federation) -> None:
+    run = federation.run("run", rounds=1)
+    for text in ("{", "[]", '{"sed": 1}'):
+        (run.folder / "config.json").write_text(text)
+        error = federation.run(resume="run", rounds=2).error
+        assert isinstance(error, ConfigError) and f"{run.folder}/config.json" in str(error)
+
+
+def test_a_resumption_that_fails_tells_what_the_run_had_done(federation: Federation) -> None:
+    run = federation.run("run", rounds=2)
+    done, model = run.end, run.model_bytes
+    away = federation.run(resume="run", rounds=5, nodes=[])
+    assert away.end.status == "failed" and "0 of 2 nodes" in away.end.reason
+    assert (away.end.rounds, away.end.accuracy, away.end.loss) == (2, done.accuracy, done.loss)
+    assert away.end.seconds >= done.seconds - 0.5 and away.model_bytes == model
+    three = [
+        federation.node(f"site-{i}", range(i, 130, 2), data="tests.federation:three_classes") for i in (1, 2)
+    ]
+    other = federation.run(resume="run", rounds=5, nodes=three)
+    assert isinstance(other.error, DataError)
+    assert "the checkpoint does not fit this run's model" in other.end.reason
+    assert other.end.rounds == 2 and other.end.accuracy == done.accuracy
+    assert federation.run(resume="run", rounds=3).end.status == "completed"
+
+
+def test_rounds_that_moved_the_model_count_after_a_resumption(federation: Federation) -> None:
+    def refuse(app: Handler) -> Handler:
+        def handler(message: Message, context: Context) -> Message:
+            if message.metadata.message_type == "train":
+                return refusal(message, SpecfedError("no"))
+            return app(message, context)
+
+        return handler
+
+    def end_of(run: Run) -> End:
+        assert not run.rounds[-1].moved
+        return run.end
+
+    federation.run("run", rounds=1)
+    resumed = end_of(federation.run(resume="run", rounds=2, wrap=refuse))
+    assert (resumed.status, resumed.rounds) == ("completed-degraded", 2)
+    never = end_of(federation.run("never", rounds=1, wrap=refuse))
+    assert "no round moved the model: it is the one it began with" in never.reason
+    still = end_of(federation.run(resume="never", rounds=2, wrap=refuse))
+    assert "no round moved the model: it is the one it began with" in still.reason
+
+
+def test_a_node_that_came_while_the_run_stood_still_is_in_the_ledger(federation: Federation) -> None:
+    federation.run("run", rounds=1, nodes=federation.nodes(2))
+    resumed = federation.run(resume="run", rounds=2, nodes=federation.nodes(3))
+    joined = [r for r in resumed.records if isinstance(r, Joined)]
+    assert [(r.round, r.node and r.node.name) for r in joined] == [(2, "site-3")]
 
 
 def test_observing_scores_leaves_the_model_of_the_base_weighting(federation: Federation) -> None:

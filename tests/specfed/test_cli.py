@@ -1,5 +1,6 @@
 """The command line: what a mistake costs, where values come from, and a TLS federation by hand."""
 
+import json
 import os
 import re
 import signal
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from common.config import RunConfig, Value
 from common.errors import ConfigError
 from common.ledger import End, Header, read
+from specfed.commands.options import run_folders
 from specfed.settings import parse_overrides, read_run
 from tests.commands import Command, commands, in_this_process
 
@@ -38,6 +41,17 @@ MISTAKES = {
     "out of range": (["demo", "--rounds", "0"], 2, '"rounds"'),
     "wrong choice": (["demo", "--weighting", "spectralfus"], 2, 'Did you mean "spectralfuse"?'),
     "one node": (["demo", "--nodes", "1"], 2, "at least 2"),
+    "more nodes awaited than a lab has": (
+        ["lab", "run", "--nodes", "2", "min-nodes=3", "wait-timeout=1"],
+        2,
+        "min-nodes (3) exceeds --nodes (2)",
+    ),
+    "more nodes awaited than a demo has": (
+        ["demo", "--nodes", "2", "min-nodes=3", "wait-timeout=1"],
+        2,
+        "min-nodes (3) exceeds --nodes (2)",
+    ),
+    "a demo resumed": (["demo", "resume=some-run"], 2, "'specfed lab run' takes resume"),
     "one container": (["compose", "--nodes", "1"], 2, "at least 2"),
     "no place for a file": (["compose", "--out", "nowhere/compose.yaml"], 2, "nowhere/compose.yaml"),
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
@@ -203,6 +217,57 @@ def test_a_mistake_in_a_file_is_told_with_its_line(
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape(message.replace("FILE", str(file)))):
         read_run([str(file), *words])
+
+
+def stored(folder: Path, **keys: Value) -> RunConfig:
+    """The configuration of a run, which stands in its folder."""
+    config = RunConfig.read({key.replace("_", "-"): value for key, value in keys.items()}, "the test")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config.as_dict()), encoding="utf-8")
+    return config
+
+
+def test_a_run_to_resume_has_its_own_settings_where_its_folder_is(tmp_path: Path) -> None:
+    before = stored(tmp_path / "old", model="mlp4", weighting="cgsv", seed=3, rounds=7)
+    defaults: dict[str, Value] = {"run-name": "lab", "eval-data": "digits"}
+    more = read_run(["resume=old", "rounds=9", "alignment=raw"], defaults, tmp_path)
+    assert more == before.model_copy(update={"resume": "old", "rounds": 9, "alignment": "raw"})
+    for words, runs in ((["resume=new"], tmp_path), (["resume=old"], None), ([], tmp_path)):
+        assert read_run(words, defaults, runs).eval_data == "digits"
+
+
+def test_the_configuration_in_a_run_folder_is_an_experiment_file(tmp_path: Path) -> None:
+    before = stored(tmp_path / "old", model="mlp4", seed=3)
+    file = tmp_path / "old/config.json"
+    assert read_run([str(file)], {"eval-data": "digits"}) == before
+    assert read_run([str(file), "seed=4"]).seed == 4
+    file.write_text('{"sed": 4}')
+    with pytest.raises(ConfigError, match=re.escape(f'unknown key "sed" in {file}. Did you mean "seed"?')):
+        read_run([str(file)])
+    with pytest.raises(ConfigError, match=r'there is no experiment file "nowhere\.json"'):
+        read_run(["nowhere.json"])
+
+
+def test_a_servers_run_folders_are_where_its_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('insecure = true\nruns = "mine"\n')
+    assert run_folders(file) == tmp_path / "mine"
+    assert run_folders(None) == Path("runs")
+
+
+def test_a_lab_run_is_resumed_by_its_name_alone(invoke: Invoke, tmp_path: Path) -> None:
+    keys = ("model=mlp4", "weighting=cgsv", "seed=3", "tensorboard=false", "run-name=x")
+    assert invoke("lab", "run", "--nodes", "2", "rounds=1", *keys)[0] == 0
+    (folder,) = tmp_path.glob("runs/*-x-*")
+    code, output, _ = invoke("lab", "run", "--nodes", "2", f"resume={folder.name}")
+    assert code == 2 and "rounds=2 or more" not in output
+    code, output, _ = invoke("lab", "run", "--nodes", "2", "rounds=2", f"resume={folder.name}")
+    assert code == 0 and "2/2" in output
+    header, *_, end = read(folder / "ledger.jsonl")
+    assert isinstance(header, Header) and isinstance(end, End) and end.rounds == 2
+    assert (header.config["weighting"], header.config["seed"]) == ("cgsv", 3)
+    code, _, errors = invoke("lab", "run", "--nodes", "2", "rounds=3", "seed=4", f"resume={folder.name}")
+    assert code == 2 and "seed: stored 3, got 4" in errors
 
 
 def test_one_experiment_file_is_enough() -> None:

@@ -1,5 +1,7 @@
 """The rank-adaptive Kalman filter: worked examples, the textbook filter, partial participation."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,6 +46,16 @@ def test_new_clients_start_equal_and_trust_nothing_yet() -> None:
     assert noise == pytest.approx({"entropy": 1.001, "alignment": 1.001})
     assert list(after.mean.values()) == pytest.approx([0.3777644498, 0.2611327691, 0.3611027811], abs=1e-9)
     assert after.variance["b"] == pytest.approx(0.3335666067, abs=1e-9)
+
+
+def test_a_late_client_starts_the_same_in_whatever_order_names_stand() -> None:
+    mean = {"b": 0.1, "c": 0.15, "a": 0.05}  # whose sum depends on the order in its last bit
+    variance = dict.fromkeys(mean, 1.0)
+    starts = [
+        RankAdaptiveKalman().predict(KalmanState(dict(order), variance), ["new"]).mean["new"]
+        for order in permutations(mean.items())
+    ]
+    assert len(set(starts)) == 1
 
 
 def test_partial_participation_scales_measurements_to_the_cohorts_mass() -> None:
