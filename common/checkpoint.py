@@ -10,6 +10,8 @@ pickle.
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     partial.mkdir(parents=True)
     parts = {part: getattr(checkpoint, part) for part in PARTS}
     parts = {part: arrays for part, arrays in parts.items() if arrays}
-    for part, arrays in parts.items():
-        save_arrays(partial / f"{part}.safetensors", arrays)
     meta = {"format": FORMAT, "round": checkpoint.round, "parts": [*parts], "state": checkpoint.state}
-    _write(partial / "state.json", to_json(meta).encode())
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
+    with _gone_on_failure(partial):
+        for part, arrays in parts.items():
+            save_arrays(partial / f"{part}.safetensors", arrays)
+        _write(partial / "state.json", to_json(meta).encode())
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
     for old in finished(folder)[:-keep]:
         shutil.rmtree(old)
     return final
@@ -103,8 +106,22 @@ def load_arrays(path: Path) -> Arrays:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is there whole, or as it was before."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    _write(partial, content)
-    partial.replace(path)
+    with _gone_on_failure(partial):
+        _write(partial, content)
+        partial.replace(path)
+
+
+@contextmanager
+def _gone_on_failure(partial: Path) -> Iterator[None]:
+    """Leave no half of a file or folder on a disk that is full."""
+    try:
+        yield
+    except OSError:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -211,12 +211,18 @@ class LedgerWriter:
     def __init__(self, path: Path) -> None:
         """Open ``path`` for appending; a torn last line, left by a killed server, is cut off first."""
         _cut_torn_line(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
-        """Append one record."""
-        self._file.write(record.model_dump_json(by_alias=True) + "\n")
-        self._file.flush()
+        """Append one record. Raises OSError, and appends nothing, if there is no room for all of it."""
+        line = record.model_dump_json(by_alias=True).encode() + b"\n"
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError:
+            os.ftruncate(self._file.fileno(), before)
+            raise
 
     def close(self) -> None:
         """Flush to the disk itself and close."""

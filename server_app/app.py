@@ -383,7 +383,7 @@ class _Run:
         )
 
     def _write(self, record: Record) -> None:
-        self.folder.ledger.write(record)
+        self.folder.write(record)
         log.info("%s%s", LOG_MARK, record.model_dump_json(by_alias=True))
 
     def _elapsed(self) -> float:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from common import checkpoint
 from common.config import RunConfig
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, RunFailed
 from common.ledger import (
     ClientRecord,
     End,
@@ -98,13 +98,13 @@ class RunFolder:
     def __init__(
         self, path: Path, ledger: LedgerWriter, events: "SummaryWriter | None", past: Past | None = None
     ) -> None:
-        self.path, self.ledger, self._events = path, ledger, events
+        self.path, self._ledger, self._events = path, ledger, events
         self.past = past  # of a run that goes on
 
     def save_round(
         self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
     ) -> None:
-        """Checkpoint a round, and make its model the run's model."""
+        """Checkpoint a round, and make its model the run's model. Raises RunFailed if there is no room."""
         personal = state.recipe.personal
         recipe = {
             "scorer": asdict(state.recipe.scorer),
@@ -123,23 +123,31 @@ class RunFolder:
         whole = checkpoint.Checkpoint(
             round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared
         )
-        checkpoint.save(self.path / CHECKPOINTS, whole, keep)
-        checkpoint.save_arrays(self.path / MODEL, {**arrays, **state.buffers})
+        with _writing(self.path):
+            checkpoint.save(self.path / CHECKPOINTS, whole, keep)
+            checkpoint.save_arrays(self.path / MODEL, {**arrays, **state.buffers})
+
+    def write(self, record: Record) -> None:
+        """Append a record to the ledger. Raises RunFailed if that cannot be written."""
+        with _writing(self.path):
+            self._ledger.write(record)
 
     def record(self, round_: RoundRecord) -> None:
         """Write a round's numbers as TensorBoard events."""
-        if self._events is None:
-            return
         values = {"accuracy": round_.accuracy, "loss": round_.loss, "accepted": float(round_.accepted)}
         for name, value in values.items():
             if value is not None:
-                self._events.add_scalar(name, value, round_.round)
+                self._event(name, value, round_.round)
 
     def record_values(self, round_: int, name: str, values: dict[str, float]) -> None:
         """Write one number for each of several things, clients or bands, as TensorBoard events."""
+        for key, value in values.items():
+            self._event(f"{name}/{key}", value, round_)
+
+    def _event(self, name: str, value: float, round_: int) -> None:
         if self._events is not None:
-            for key, value in values.items():
-                self._events.add_scalar(f"{name}/{key}", value, round_)
+            with _writing(self.path):
+                self._events.add_scalar(name, value, round_)
 
 
 @contextmanager
@@ -162,7 +170,17 @@ def open_folder(config: RunConfig, flower_run: int) -> Iterator[RunFolder]:
             yield RunFolder(path, ledger, events, past)
         finally:
             if events is not None:
-                events.close()
+                with _writing(path):
+                    events.close()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk ends a run with a sentence; what is there stays whole, and the run can go on from it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(f"the run folder {path} cannot be written: {error.strerror}") from None
 
 
 def _make(path: Path, config: RunConfig) -> None:

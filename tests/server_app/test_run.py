@@ -2,7 +2,12 @@
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +19,11 @@ from common.checkpoint import load_latest
 from common.config import RunConfig, Value
 from common.errors import ConfigError, DataError, SpecfedError
 from common.filters import low_bins
-from common.ledger import End, Joined
+from common.ledger import End, Joined, parse
 from common.messages import pack, refusal, unpack
 from common.models import build
 from common.params import Arrays
+from tests.disks import WAYS
 from tests.federation import DATA, Federation, Handler, Run, on_train
 
 
@@ -476,3 +482,30 @@ def test_a_run_without_a_filter_takes_a_model_that_no_filter_fits(
 ) -> None:
     run = federation.run(filter="none", model="tests.federation:vit_net", algorithm=algorithm, rounds=1)
     assert run.error is None and {r.status for r in run.clients()} == {"accepted"}
+
+
+@pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 100, "a full disk": 400}[way]) for way in WAYS])
+def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
+    tmp_path: Path, way: str, room: int
+) -> None:
+    program = (
+        "import os, subprocess, sys; from pathlib import Path; runs = sys.argv[1]\n"
+        "words = ['lab', 'run', '--nodes', '2', 'rounds=4', 'model=mlp4', '--runs', runs]\n"
+        "code = subprocess.call([sys.executable, '-m', 'specfed.cli', *words])\n"
+        "print(code, [p.name for p in Path(runs).rglob('*') if p.name.startswith('.')])\n"
+        "print((*Path(runs).glob('*/ledger.jsonl'),)[0].read_text().splitlines()[-1])\n"
+    )
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        [*WAYS[way](room), sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert re.fullmatch(r"error: the run folder \S+ cannot be written: [\w ]+\n", done.stderr), done.stderr
+    *_, left, last = done.stdout.splitlines()
+    assert left == "7 []"
+    end = parse(last)
+    assert isinstance(end, End) and (end.status, end.error) == ("failed", "RunFailed")

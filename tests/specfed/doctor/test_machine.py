@@ -14,6 +14,7 @@ import pytest
 
 from specfed.doctor import finding, machine
 from specfed.launcher import app_files
+from tests.disks import WAYS
 
 NOBODY = 65534
 
@@ -109,24 +110,13 @@ from specfed.doctor import machine
 found = machine.disk("state", Path(sys.argv[1]))
 print(found.state, found.text, found.fix)
 """
-# A quota as a shell sets it; and a disk of its own, where the machine lets us mount one.
-LIMITED = ["bash", "-c", 'ulimit -f 16 && exec "$@"', "-"]
-MOUNTED = [
-    *("unshare", "--map-root-user", "--mount", "bash", "-c"),
-    'mount -t tmpfs -o size=64k none "${@: -1}" && exec "$@"',
-    "-",
-]
-CAN_MOUNT = (
-    subprocess.run([*MOUNTED[:-2], "mount -t tmpfs none /mnt"], capture_output=True, check=False).returncode
-    == 0
-)
 
 
-@pytest.mark.parametrize("within", [LIMITED, MOUNTED] if CAN_MOUNT else [LIMITED])
-def test_a_full_disk(tmp_path: Path, within: list[str]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_disk(tmp_path: Path, way: str) -> None:
     (tmp_path / "state").mkdir()
     done = subprocess.run(
-        [*within, sys.executable, "-c", PROGRAM, str(tmp_path / "state")],
+        [*WAYS[way](64), sys.executable, "-c", PROGRAM, str(tmp_path / "state")],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
