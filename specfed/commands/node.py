@@ -92,11 +92,13 @@ def node(
         own = children.python_path() | (
             {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
         )
-        warm, path = start.spawn_warm(folder)
-        if listed and not warm:
-            raise ConfigError(
-                f"the apps in {settings.policy} cannot be enforced: {folder} is too long a path"
-            )
+        try:
+            warm, path = start.spawn_warm(folder, guarded=bool(listed))
+        except ConfigError as error:
+            if listed:
+                raise ConfigError(f"the apps in {settings.policy} cannot be enforced: {error}") from None
+            log.warn(f"each round starts some seconds later: {error}")
+            warm, path = [], {}
         process = start.spawn_node(
             folder,
             address,

@@ -15,7 +15,7 @@ from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
 from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
-from specfed.launcher import app_files, probe
+from specfed.launcher import app_files, probe, warm
 
 DATA_SECONDS = 20.0
 
@@ -25,6 +25,7 @@ def findings(settings: NodeSettings) -> Iterator[Finding]:
     yield machine.versions(app_files.description())
     yield from files(settings)
     yield policy(settings)
+    yield programs(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
     yield from machine.disks([*folders, ("SPECFED_CACHE", root())])
     yield machine.device(settings.device)
@@ -86,6 +87,24 @@ def policy(settings: NodeSettings) -> Finding:
         return warning("policy", text, "compare 'specfed app-hash' with the coordinator's, then list it")
 
     return guarded("policy", "mend the policy file", check)
+
+
+def programs(settings: NodeSettings) -> Finding:
+    """Whether what starts apps can be executed here; a node that lists apps does not start without."""
+    try:
+        with scratch() as folder:
+            warm.install(folder / "warm")
+        return ok("programs", "programs in TMPDIR can be executed, as the start of apps needs")
+    except ConfigError as error:
+        text, fix = str(error), "set TMPDIR to such a folder before the node starts"
+    try:
+        listed = settings.listed_apps()
+    except ConfigError:  # said already
+        listed = {}
+    if listed:
+        text = f"the apps in {settings.policy} cannot be enforced: {text}"
+        return problem("programs", text, fix, ConfigError)
+    return warning("programs", text, fix)
 
 
 # --- data --------------------------------------------------------------------------------------------

@@ -144,18 +144,22 @@ def _health(address: Address | None) -> list[str]:
     return [] if address is None else ["--health-server-address", str(address)]
 
 
-def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], dict[str, str]]:
-    """Start the process that app processes are forked from, where that can be had.
+def spawn_warm(
+    folder: Path, log: Path | None = None, *, guarded: bool = False
+) -> tuple[list[Process], dict[str, str]]:
+    """Start the process that app processes are forked from.
 
-    Returns it, if there is one, and the environment that servers and nodes need to make use of it. They
-    do without it until it is ready.
+    Returns it, and the environment that servers and nodes need to make use of it. They do without it until
+    it is ready. With ``guarded`` that environment finds no other program for a node's apps, even if ours is
+    deleted later. Raises ConfigError, which says why, where it cannot be had.
     """
     address = warm.install(folder / "warm")
-    if address is None:
-        return [], {}
     process = children.spawn("warm start", "warm", [str(address)], folder, log, _kept_memory())
     naps.install(address.parent)
-    path = os.pathsep.join([str(address.parent), flower_environment(folder)["PATH"]])
+    others = flower_environment(folder)["PATH"]
+    if guarded:
+        others = warm.without_unguarded(others)
+    path = os.pathsep.join(filter(None, [str(address.parent), others]))
     return [process], {"PATH": path}
 
 

@@ -93,6 +93,18 @@ def test_a_policy_names_the_apps(made: Path, tmp_path: Path) -> None:
     assert found.error is ConfigError and 'Did you mean "max-rounds"?' in found.text
 
 
+def test_a_folder_that_executes_nothing_is_a_problem_where_apps_are_listed(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.programs(settings(made)).state == "ok"
+    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
+    assert node.programs(settings(made)).state == "warning"
+    file = tmp_path / "policy.toml"
+    file.write_text(f'apps = ["{"0" * 64}"]\n')
+    found = node.programs(settings(made, policy=str(file)))
+    assert found.error is ConfigError and "cannot be enforced" in found.text and "TMPDIR" in found.fix
+
+
 # --- data --------------------------------------------------------------------------------------------
 
 

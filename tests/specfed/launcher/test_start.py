@@ -1,5 +1,6 @@
 """What is handed to Flower's nodes, and why they end. Flower's own parser is the oracle."""
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -103,3 +104,13 @@ def test_a_nodes_processes_keep_their_memory_unless_the_user_has_settings_of_the
                 )
         finally:
             children.stop([node, *warm])
+
+
+def test_where_apps_are_listed_no_unguarded_program_is_found_even_if_ours_is_deleted(tmp_path: Path) -> None:
+    assert shutil.which("flwr-clientapp", path=children.flower_environment(tmp_path)["PATH"])
+    warm, environment = start.spawn_warm(tmp_path, log=tmp_path / "warm.log", guarded=True)
+    children.stop(warm)
+    found = shutil.which("flwr-clientapp", path=environment["PATH"])
+    assert found == str(tmp_path / "warm" / "flwr-clientapp")
+    Path(found).unlink()  # as those do who tidy up /tmp
+    assert shutil.which("flwr-clientapp", path=environment["PATH"]) is None
