@@ -146,8 +146,14 @@ def _warm(folder: Path, log: Path) -> tuple[list[Process], dict[str, str]]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A private folder for one federation's files, gone at the exit."""
-    with tempfile.TemporaryDirectory(prefix="specfed-", ignore_cleanup_errors=True) as folder:
+    """A private folder for one federation's files, gone at the exit. ConfigError if none can be made."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix="specfed-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"no folder for scratch files can be made: {error.strerror}; set TMPDIR to one that takes them"
+        ) from None
+    with made as folder:
         yield Path(folder)
 
 
