@@ -13,6 +13,7 @@ import typer
 from common.config import RunConfig
 from common.errors import ConfigError, DataError, SpecfedError
 from specfed import __version__
+from specfed.addresses import unproxied
 from specfed.commands import certificates, demo, doctor, enrolment, lab, node, server
 from specfed.commands.options import (
     Arguments,
@@ -41,6 +42,7 @@ app.add_typer(doctor.app, name="doctor")
 def main() -> NoReturn:
     """Run one command and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    os.environ.update(unproxied(os.environ))  # for what this process dials itself
     sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
     try:
         code = app(standalone_mode=False)

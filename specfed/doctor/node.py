@@ -152,6 +152,8 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
     except ConfigError as error:
         yield problem("server", str(error), "mend that first; the server was not dialled", ConfigError)
         return
+    if proxy := connection.proxied(address):
+        yield proxy
     if (yield from connection.way(address, ca)):
         yield from admitted(address, ca, Path(settings.key) if settings.key else None)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from common.errors import PortError, UnreachableError
+from specfed.addresses import unproxied
 from specfed.launcher import naps
 from specfed.launcher.supervisor import PARENT
 
@@ -118,9 +119,13 @@ def open_log(log: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """What each of Flower's processes gets: nothing sent home, no shared state, its commands found."""
+    """What each of Flower's processes gets: nothing sent home, no shared state, its commands found.
+
+    They talk to each other on loopback, and to no proxy.
+    """
     return {
         **os.environ,
+        **unproxied(os.environ),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

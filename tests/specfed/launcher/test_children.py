@@ -44,3 +44,12 @@ def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> N
     gone = subprocess.Popen([sys.executable, "-IS", "-c", ""])
     gone.wait()
     supervisor._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)
+
+
+def test_flowers_processes_reach_each_other_past_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "a.org")
+    environment = children.flower_environment(tmp_path)
+    assert environment["no_proxy"] == "a.org,127.0.0.1,localhost,::1"
+    assert "127.0.0.1" in environment["NO_PROXY"]
