@@ -122,7 +122,7 @@ def report(
     """Write a run's report again from its ledger: HTML, CSV and JSON."""
     from server_app.report.writing import write_report
 
-    folder = next((path for path in (Path(run), runs / run) if path.is_dir()), None)
+    folder = next((path for path in (Path(run), runs / run) if os.path.isdir(path)), None)
     if folder is None:
         raise DataError(f'no run folder "{run}" here or in {runs}')
     print(write_report(folder.resolve()))

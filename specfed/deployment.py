@@ -166,8 +166,19 @@ def _placed(kind: type[Settings], key: str, value: Value, folder: Path) -> Value
     if not isinstance(value, str) or not value:
         return value
     beside = folder / Path(value).expanduser()
-    named = key == "data" and not is_plugin(value) and beside.exists()  # else a data set's name
+    named = key == "data" and not is_plugin(value) and _there(beside)  # else a data set's name
     return str(beside) if key in kind.paths or named else value
+
+
+def _there(path: Path) -> bool:
+    """Whether there is something, or may be, in a closed folder."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _one_way(insecure: bool, tls: bool, keys: str) -> None:

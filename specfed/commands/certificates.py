@@ -5,6 +5,7 @@ certs/server/   ca.crt, server.crt, server.key, server.toml
 certs/site-a/   ca.crt, site-a.key, site-a.pub, node.toml
 """
 
+import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -61,7 +62,7 @@ def init(
         writing.NewFile(server / "server.crt", making.certificate_pem(certificate)),
         writing.NewFile(server / "server.key", making.key_pem(key), writing.PRIVATE),
     ]
-    if not (server / "server.toml").exists():  # --force is about keys, not about an operator's settings
+    if not os.path.lexists(server / "server.toml"):  # --force is about keys, not about an operator's settings
         files.append(writing.NewFile(server / "server.toml", _server_toml(port).encode()))
     writing.write(files, force)
     print(f"CA      {out / 'ca'} · keep it off the server; only 'certs init' and 'renew' need its key")

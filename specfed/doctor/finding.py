@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from common.errors import SpecfedError
+from common.errors import ConfigError, SpecfedError
 
 State = Literal["ok", "warning", "problem"]
 T = TypeVar("T")
@@ -54,11 +54,13 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def guarded(name: str, fix: str, check: Callable[[], Finding]) -> Finding:
-    """What ``check`` found; a problem of the error's class if it raised one of ours."""
+    """What ``check`` found; a problem if it raised one of our errors, or met a file that it may not read."""
     try:
         return check()
     except SpecfedError as error:
         return problem(name, str(error), fix, type(error))
+    except PermissionError as error:
+        return problem(name, str(error), fix, ConfigError)
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

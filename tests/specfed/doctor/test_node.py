@@ -17,6 +17,7 @@ from specfed.deployment import NodeSettings, read_settings
 from specfed.doctor import node
 from specfed.doctor.finding import Finding
 from specfed.launcher import app_files
+from tests.specfed.doctor.test_machine import closed
 
 Serve = Callable[..., Address]
 
@@ -103,6 +104,15 @@ def test_a_folder_that_executes_nothing_is_a_problem_where_apps_are_listed(
     file.write_text(f'apps = ["{"0" * 64}"]\n')
     found = node.programs(settings(made, policy=str(file)))
     assert found.error is ConfigError and "cannot be enforced" in found.text and "TMPDIR" in found.fix
+
+
+def test_closed_folders_are_findings() -> None:
+    with closed() as folder:
+        places = {key: str(folder / key) for key in ("tls-ca", "key", "policy", "state", "data")}
+        more = {"server": "127.0.0.1:1", "name": "site-a"}
+        found = by_name(list(node.findings(read_settings(NodeSettings, None, {**places, **more}))))
+    for name in ("CA", "key file", "policy", "state", "data", "server"):
+        assert found[name].state == "problem" and "ermission denied" in found[name].text, found[name]
 
 
 # --- data --------------------------------------------------------------------------------------------
