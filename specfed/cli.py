@@ -142,7 +142,10 @@ def app_hash() -> None:
 def compose(
     nodes: Nodes = 3,
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Write what goes beside the compose file to give each node a GPU.")
+        bool,
+        typer.Option(
+            "--gpu", help="Write what goes beside the compose file: site N on GPU N-1, or SPECFED_GPU_N."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal, if not given.")] = None,
 ) -> None:
