@@ -10,12 +10,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from common.errors import ConfigError
 from specfed.certs.checking import expiry_problem
-from specfed.certs.reading import Key
+from specfed.certs.reading import Key, ServerKey
 from specfed.certs.writing import PRIVATE, NewFile
 
 CA_DAYS = 3650  # nodes hold the CA's certificate; it must outlive many server certificates
@@ -46,7 +46,7 @@ def new_authority(days: int = CA_DAYS, now: datetime | None = None) -> Authority
 
 def new_server_certificate(
     authority: Authority,
-    key: Key,
+    key: ServerKey,
     hosts: Sequence[str],
     days: int = SERVER_DAYS,
     now: datetime | None = None,
@@ -116,7 +116,7 @@ def public_key_file(folder: Path, name: str, key: ec.EllipticCurvePublicKey) -> 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
     days: int,
     now: datetime | None,

@@ -148,7 +148,7 @@ def renew(
         secret = typer.prompt("Passphrase", hide_input=True).encode()
     authority = making.Authority(
         reading.read_certificates(folder / "ca.crt", "CA certificate")[0],
-        reading.read_key(folder / "ca.key", secret, "CA key"),
+        reading.read_signing_key(folder / "ca.key", secret),
     )
     for problem in (
         checking.key_problem(authority.certificate, authority.key, f"CA key {folder / 'ca.key'}"),
