@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -263,6 +265,33 @@ def alone_with(key: Path | None) -> Iterator[None]:
         return
     with _alone(key, f"a node with key {key} is running on this machine already", os.O_RDONLY):
         yield
+
+
+_DEVICE = """
+import sys
+from common.devices import resolve
+from common.errors import ConfigError
+try:
+    resolve(sys.argv[1])
+except ConfigError as error:
+    sys.exit(print(error))
+print("here")
+"""
+
+
+def require_device(device: str) -> None:
+    """Raises ConfigError for a GPU that was asked for and that this machine does not have.
+
+    Another process looks for it: PyTorch would stay in this one's memory for as long as the node lives.
+    """
+    if not device.startswith("cuda"):
+        return
+    command = [sys.executable, "-P", "-c", _DEVICE, device]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    looked = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    said = (looked.stdout or looked.stderr).strip().splitlines() or ["PyTorch says nothing"]
+    if said[-1] != "here":
+        raise ConfigError(said[-1])
 
 
 def writable(folder: Path, key: str, mode: int = 0o777) -> Path:

@@ -71,6 +71,7 @@ def node(
             deployment.writable(Path(settings.state), "state", 0o700)
         if endpoint is not None:
             require_free(endpoint, "--health")
+        deployment.require_device(settings.device)
         folder = stack.enter_context(cluster.scratch())
         said, count = cluster.take_part(
             settings.config(), settings.part, settings.alpha, settings.part_seed, folder
