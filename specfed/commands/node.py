@@ -137,6 +137,8 @@ def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
         "two machines differ by more than 5 seconds"
     )
     restarted = f"{server} no longer knows this node, as after a restart; start the node again"
+    if parting == "version":
+        return f"{server} has another version of Flower, as said above; install the specfed that it has"
     return {
         ("refused", True): not_enrolled,
         ("refused", False): enrolled_only,

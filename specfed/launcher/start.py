@@ -22,10 +22,12 @@ START_SECONDS = 60.0  # for a server to come up on a busy machine
 # the kernel and fetches them anew in the next local step: a fifth of ResNet-20's time on a CPU.
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
-Parting = Literal["refused", "forgotten"]  # a node never was accepted; it was, and is no more
+# A node never was accepted; it was, and is no more; it is of another Flower, as the server refuses.
+Parting = Literal["refused", "forgotten", "version"]
 _PARTINGS: dict[str, Parting] = {
     "[code: 2001]": "refused",  # a node without a key
     "[code: 2004]": "refused",  # a key that is not enrolled, or in use
+    "runtime version mismatch": "version",
     "terminated gracefully": "forgotten",
 }
 
