@@ -22,6 +22,7 @@ CA_DAYS = 3650  # nodes hold the CA's certificate; it must outlive many server c
 SERVER_DAYS = 365
 SLACK = timedelta(minutes=10)  # for a node whose clock is a little late
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # the server's own processes dial it by these
+LONGEST_PASSPHRASE = 1023  # bytes that OpenSSL takes
 _DNS_LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _DNS_NAME = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*")
 
@@ -91,7 +92,9 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def key_pem(key: Key, passphrase: bytes = b"") -> bytes:
-    """A private key as its file holds it, encrypted if there is a passphrase."""
+    """A private key as its file holds it, encrypted if there is a passphrase, which OpenSSL must take."""
+    if len(passphrase) > LONGEST_PASSPHRASE:
+        raise ConfigError(f"a passphrase takes at most {LONGEST_PASSPHRASE:,} bytes; got {len(passphrase):,}")
     how: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
         how = serialization.BestAvailableEncryption(passphrase)
