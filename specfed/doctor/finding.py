@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from common.errors import ConfigError, SpecfedError
@@ -46,6 +46,11 @@ def warning(name: str, text: str, fix: str) -> Finding:
 def problem(name: str, text: str, fix: str, error: type[SpecfedError]) -> Finding:
     """Something that must be mended."""
     return Finding(name, "problem", text, fix, error)
+
+
+def at_most_warning(finding: Finding) -> Finding:
+    """The finding, as a warning if it is a problem: for what a node or server starts without."""
+    return replace(finding, state="warning", error=None) if finding.state == "problem" else finding
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

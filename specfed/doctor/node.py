@@ -14,7 +14,7 @@ from specfed.certs import checking, making, reading
 from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
-from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
+from specfed.doctor.finding import Finding, at_most_warning, guarded, ok, problem, warning, within
 from specfed.launcher import app_files, probe, warm
 
 DATA_SECONDS = 20.0
@@ -27,7 +27,8 @@ def findings(settings: NodeSettings) -> Iterator[Finding]:
     yield policy(settings)
     yield programs(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
-    yield from machine.disks([*folders, ("SPECFED_CACHE", root())])
+    yield from machine.disks(folders)
+    yield at_most_warning(machine.disk("SPECFED_CACHE", root()))  # data are then read anew each time
     yield machine.device(settings.device)
     yield data(settings)
     yield from server(settings)

@@ -115,6 +115,12 @@ def test_closed_folders_are_findings() -> None:
         assert found[name].state == "problem" and "ermission denied" in found[name].text, found[name]
 
 
+def test_a_cache_that_cannot_be_written_to_is_a_warning(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECFED_CACHE", str(made / "site-a" / "ca.crt"))
+    found = by_name(list(node.findings(settings(made, server="127.0.0.1:1"))))["SPECFED_CACHE"]
+    assert found.state == "warning" and found.error is None and "is a file, no folder" in found.text
+
+
 # --- data --------------------------------------------------------------------------------------------
 
 
