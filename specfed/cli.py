@@ -42,8 +42,13 @@ app.add_typer(doctor.app, name="doctor")
 def main() -> NoReturn:
     """Run one command and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _terminate)
     os.environ.update(unproxied(os.environ))  # for what this process dials itself
-    sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
+    try:
+        sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
+    except FileNotFoundError:
+        _leave("error: the current folder was deleted; change into another one", ConfigError.exit_code)
     try:
         code = app(standalone_mode=False)
     except click.exceptions.Abort:
@@ -55,9 +60,10 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough to clean up
-    sys.exit(128 + signal.SIGTERM)
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # once is enough to clean up
+    sys.exit(128 + number)
 
 
 def _leave(text: str, code: int) -> NoReturn:
