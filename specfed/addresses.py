@@ -62,7 +62,7 @@ class Address:
 def reserve_port() -> Iterator[int]:
     """A free port on loopback that no other reservation on this machine gets while this one lasts.
 
-    It is free to bind, not bound. Raises PortError if none can be had.
+    It is free to bind, not bound. Raises PortError if none can be had, ConfigError if none can be reserved.
     """
     for port in random.SystemRandom().sample(_PORTS, min(200, len(_PORTS))):
         lock = _lock(port)
@@ -82,9 +82,15 @@ def require_free(address: Address, option: str) -> None:
 
 
 def _lock(port: int) -> IO[bytes] | None:
-    folder = Path(tempfile.gettempdir()) / f"specfed-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    file = (folder / str(port)).open("wb")
+    try:
+        folder = Path(tempfile.gettempdir()) / f"specfed-ports-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = (folder / str(port)).open("wb")
+    except OSError as error:
+        what = error.filename or "a folder for reserved ports"
+        raise ConfigError(
+            f"{what} cannot be written: {error.strerror}; remove it, or set TMPDIR to another folder"
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -167,7 +167,10 @@ def _placed(kind: type[Settings], key: str, value: Value, folder: Path) -> Value
     """A path of the file as an absolute one; everything else as it is."""
     if not isinstance(value, str) or not value:
         return value
-    beside = folder / Path(value).expanduser()
+    try:
+        beside = folder / Path(value).expanduser()
+    except RuntimeError:
+        raise ConfigError(f'"{key}" is "{value}", and there is no such home folder') from None
     named = key == "data" and not is_plugin(value) and _there(beside)  # else a data set's name
     return str(beside) if key in kind.paths or named else value
 
@@ -306,7 +309,10 @@ def writable(folder: Path, key: str, mode: int = 0o777) -> Path:
 
 @contextmanager
 def _alone(file: Path, taken: str, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
-    descriptor = os.open(file, flags, 0o600)
+    try:
+        descriptor = os.open(file, flags, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be opened: {error.strerror}; is it another user's?") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

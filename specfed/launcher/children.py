@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from common.errors import PortError, UnreachableError
+from common.errors import ConfigError, PortError, UnreachableError
 from specfed.addresses import unproxied
 from specfed.launcher import naps
 from specfed.launcher.supervisor import PARENT
@@ -109,12 +109,16 @@ def _read(popen: "subprocess.Popen[bytes]", log: Path | None, relay: Relay) -> N
 
 @contextmanager
 def open_log(log: Path | None) -> Iterator[IO[bytes] | None]:
-    """The file ``log``, empty, with its folder; None for none."""
+    """The file ``log``, empty, with its folder; None for none. Raises ConfigError if it cannot be written."""
     if log is None:
         yield None
         return
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        opened = log.open("wb")
+    except OSError as error:
+        raise ConfigError(f"{log} cannot be written: {error.strerror}; is it another user's?") from None
+    with opened as file:
         yield file
 
 

@@ -1,8 +1,11 @@
 """What an address is, and which ports are free."""
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +73,16 @@ def test_a_port_in_use_is_never_reserved(monkeypatch: pytest.MonkeyPatch) -> Non
             pass
         with pytest.raises(PortError, match=f"port {port} .* in use; choose another with --port"):
             require_free(Address("127.0.0.1", port), "--port")
+
+
+def test_a_folder_of_reservations_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"specfed-ports-{os.getuid()}"
+    folder.touch()
+    with pytest.raises(ConfigError, match=f"{folder} cannot be written: .*; remove it"), reserve_port():
+        pass
 
 
 def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:

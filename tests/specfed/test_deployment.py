@@ -57,6 +57,20 @@ def test_an_rsa_certificate_from_elsewhere_is_as_good(made: Path, tmp_path: Path
         certificates.renew(made)
 
 
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state" / ".lock").mkdir(parents=True)  # stands for one that root has left
+    settings = read_settings(ServerSettings, None, {"insecure": True, "state": str(tmp_path / "state")})
+    with pytest.raises(ConfigError, match=r"\.lock cannot be opened: "), deployment.database(settings):
+        pass
+
+
+def test_a_home_that_is_nobodys_is_named(made: Path) -> None:
+    file = made / "server" / "server.toml"
+    file.write_text(file.read_text() + 'runs = "~no-such-user/runs"\n')
+    with pytest.raises(ConfigError, match='"runs" is "~no-such-user/runs", and there is no such home folder'):
+        read_settings(ServerSettings, file, {})
+
+
 def test_options_win_over_the_file_and_begin_here(made: Path) -> None:
     file = made / "server" / "server.toml"
     options = {"port": 1234, "state": "elsewhere", "log-format": "json", "host": None}
