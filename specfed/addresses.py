@@ -6,7 +6,7 @@ import random
 import re
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,23 @@ from common.errors import ConfigError, PortError
 
 LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_000)  # below the ports that Linux gives to outgoing connections
+
+
+def unproxied(environment: Mapping[str, str]) -> dict[str, str]:
+    """What spares loopback the proxy of this environment, beside whatever its ``no_proxy`` spares already.
+
+    Clients read one of two spellings, and gRPC a third one first, if it is there.
+    """
+    lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
+    spared = {"no_proxy": lower or upper, "NO_PROXY": upper or lower}
+    if environment.get("no_grpc_proxy"):
+        spared["no_grpc_proxy"] = environment["no_grpc_proxy"]
+    return {name: _with_loopback(hosts) for name, hosts in spared.items()}
+
+
+def _with_loopback(hosts: str) -> str:
+    known = [host.strip() for host in hosts.split(",") if host.strip()]
+    return ",".join(known if "*" in known else dict.fromkeys([*known, LOOPBACK, "localhost", "::1"]))
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,7 @@ class Address:
 def reserve_port() -> Iterator[int]:
     """A free port on loopback that no other reservation on this machine gets while this one lasts.
 
-    It is free to bind, not bound. Raises PortError if none can be had.
+    It is free to bind, not bound. Raises PortError if none can be had, ConfigError if none can be reserved.
     """
     for port in random.SystemRandom().sample(_PORTS, min(200, len(_PORTS))):
         lock = _lock(port)
@@ -65,9 +82,15 @@ def require_free(address: Address, option: str) -> None:
 
 
 def _lock(port: int) -> IO[bytes] | None:
-    folder = Path(tempfile.gettempdir()) / f"specfed-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    file = (folder / str(port)).open("wb")
+    try:
+        folder = Path(tempfile.gettempdir()) / f"specfed-ports-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = (folder / str(port)).open("wb")
+    except OSError as error:
+        what = error.filename or "a folder for reserved ports"
+        raise ConfigError(
+            f"{what} cannot be written: {error.strerror}; remove it, or set TMPDIR to another folder"
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -13,6 +13,7 @@ import typer
 from common.config import RunConfig
 from common.errors import ConfigError, DataError, SpecfedError
 from specfed import __version__
+from specfed.addresses import unproxied
 from specfed.commands import certificates, demo, doctor, enrolment, lab, node, server
 from specfed.commands.options import (
     Arguments,
@@ -42,7 +43,13 @@ app.add_typer(doctor.app, name="doctor")
 def main() -> NoReturn:
     """Run one command and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _terminate)
+    os.environ.update(unproxied(os.environ))  # for what this process dials itself
+    try:
+        sys.path.append(os.getcwd())  # for data and models of the user's own, module:function
+    except FileNotFoundError:
+        _leave("error: the current folder was deleted; change into another one", ConfigError.exit_code)
     try:
         code = app(standalone_mode=False)
     except click.exceptions.Abort:
@@ -54,9 +61,10 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough to clean up
-    sys.exit(128 + signal.SIGTERM)
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # once is enough to clean up
+    sys.exit(128 + number)
 
 
 def _leave(text: str, code: int) -> NoReturn:
@@ -121,7 +129,7 @@ def report(
     """Write a run's report again from its ledger: HTML, CSV and JSON."""
     from server_app.report.writing import write_report
 
-    folder = next((path for path in (Path(run), runs / run) if path.is_dir()), None)
+    folder = next((path for path in (Path(run), runs / run) if os.path.isdir(path)), None)
     if folder is None:
         raise DataError(f'no run folder "{run}" here or in {runs}')
     print(write_report(folder.resolve()))
@@ -141,7 +149,10 @@ def app_hash() -> None:
 def compose(
     nodes: Nodes = 3,
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Write what goes beside the compose file to give each node a GPU.")
+        bool,
+        typer.Option(
+            "--gpu", help="Write what goes beside the compose file: site N on GPU N-1, or SPECFED_GPU_N."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal, if not given.")] = None,
 ) -> None:

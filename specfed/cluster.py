@@ -101,7 +101,7 @@ def federation(
         fleet, control, *runtimes = (
             Address(LOOPBACK, stack.enter_context(reserve_port())) for _ in range(2 + len(nodes))
         )
-        warm, path = start.spawn_warm(folder, logs / "warm.log")
+        warm, path = _warm(folder, logs / "warm.log")
         stack.callback(children.stop, warm)
         server = start.spawn_server(
             folder / "server",
@@ -136,10 +136,24 @@ def federation(
         )
 
 
+def _warm(folder: Path, log: Path) -> tuple[list[Process], dict[str, str]]:
+    """The warm start with its environment; nothing where it cannot be had, and apps start slowly."""
+    try:
+        return start.spawn_warm(folder, log)
+    except ConfigError:
+        return [], {}
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A private folder for one federation's files, gone at the exit."""
-    with tempfile.TemporaryDirectory(prefix="specfed-", ignore_cleanup_errors=True) as folder:
+    """A private folder for one federation's files, gone at the exit. ConfigError if none can be made."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix="specfed-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"no folder for scratch files can be made: {error.strerror}; set TMPDIR to one that takes them"
+        ) from None
+    with made as folder:
         yield Path(folder)
 
 

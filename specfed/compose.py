@@ -117,6 +117,8 @@ site-{number}:
 _GPU_HEAD = """\
 # Beside compose.yaml on a machine with the NVIDIA Container Toolkit and an image built with VARIANT=cuda:
 # docker compose --file compose.yaml --file compose.gpu.yaml up --detach --wait
+#
+# Each node has a GPU of its own. Where there are fewer, say in .env which ones to share: SPECFED_GPU_2=0
 
 services:
 """
@@ -126,7 +128,7 @@ site-{number}:
   deploy:
     resources:
       reservations:
-        devices: [{{driver: nvidia, count: 1, capabilities: [gpu]}}]
+        devices: [{{driver: nvidia, device_ids: ["${{SPECFED_GPU_{number}:-{gpu}}}"], capabilities: [gpu]}}]
 """
 
 
@@ -162,9 +164,13 @@ def compose(nodes: int) -> str:
 
 
 def gpu_overlay(nodes: int) -> str:
-    """What goes beside the compose file of so many nodes to give each of them a GPU."""
+    """What goes beside the compose file of so many nodes: ``site-1`` has GPU 0, ``site-2`` GPU 1, and so on.
+
+    Variables such as SPECFED_GPU_2 name others, and several nodes may share one.
+    """
     return _GPU_HEAD + "".join(
-        indent(_GPU_NODE.format(number=number), "  ") for number in range(1, len(_sites(nodes)) + 1)
+        indent(_GPU_NODE.format(number=number, gpu=number - 1), "  ")
+        for number in range(1, len(_sites(nodes)) + 1)
     )
 
 

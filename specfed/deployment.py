@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -165,9 +167,23 @@ def _placed(kind: type[Settings], key: str, value: Value, folder: Path) -> Value
     """A path of the file as an absolute one; everything else as it is."""
     if not isinstance(value, str) or not value:
         return value
-    beside = folder / Path(value).expanduser()
-    named = key == "data" and not is_plugin(value) and beside.exists()  # else a data set's name
+    try:
+        beside = folder / Path(value).expanduser()
+    except RuntimeError:
+        raise ConfigError(f'"{key}" is "{value}", and there is no such home folder') from None
+    named = key == "data" and not is_plugin(value) and _there(beside)  # else a data set's name
     return str(beside) if key in kind.paths or named else value
+
+
+def _there(path: Path) -> bool:
+    """Whether there is something, or may be, in a closed folder."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _one_way(insecure: bool, tls: bool, keys: str) -> None:
@@ -254,6 +270,33 @@ def alone_with(key: Path | None) -> Iterator[None]:
         yield
 
 
+_DEVICE = """
+import sys
+from common.devices import resolve
+from common.errors import ConfigError
+try:
+    resolve(sys.argv[1])
+except ConfigError as error:
+    sys.exit(print(error))
+print("here")
+"""
+
+
+def require_device(device: str) -> None:
+    """Raises ConfigError for a GPU that was asked for and that this machine does not have.
+
+    Another process looks for it: PyTorch would stay in this one's memory for as long as the node lives.
+    """
+    if not device.startswith("cuda"):
+        return
+    command = [sys.executable, "-P", "-c", _DEVICE, device]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    looked = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    said = (looked.stdout or looked.stderr).strip().splitlines() or ["PyTorch says nothing"]
+    if said[-1] != "here":
+        raise ConfigError(said[-1])
+
+
 def writable(folder: Path, key: str, mode: int = 0o777) -> Path:
     """The folder, absolute, made if it is not there. Raises ConfigError if no file can be made in it."""
     try:
@@ -266,7 +309,10 @@ def writable(folder: Path, key: str, mode: int = 0o777) -> Path:
 
 @contextmanager
 def _alone(file: Path, taken: str, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
-    descriptor = os.open(file, flags, 0o600)
+    try:
+        descriptor = os.open(file, flags, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be opened: {error.strerror}; is it another user's?") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from cryptography import x509
@@ -117,5 +118,5 @@ def answers(control: Address, context: ssl.SSLContext | None) -> bool:
         url = f"{scheme}://{control}/health"
         with urllib.request.build_opener(*handlers).open(url, timeout=DIAL_SECONDS) as reply:
             return bool(reply.status == 200)
-    except (OSError, ValueError):  # urllib's errors and those of TLS and HTTP are OSError
+    except (OSError, ValueError, HTTPException):  # the last for what speaks no HTTP, such as gRPC or SSH
         return False

@@ -77,7 +77,7 @@ def in_this_process(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Callabl
     """A way to run commands in ``folder`` to their exit code, in this process, which has loaded PyTorch once."""
     patch.chdir(folder)
     patch.setattr(sys, "path", list(sys.path))
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def command(*words: str) -> int:
         patch.setattr(sys, "argv", ["specfed", *words])
@@ -87,4 +87,5 @@ def in_this_process(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Callabl
         return left.value.code
 
     yield command
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)

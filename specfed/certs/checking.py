@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from specfed.certs.reading import Key, hosts_of
+from specfed.certs.reading import ServerKey, hosts_of
 
 WARN_DAYS = 30
 
@@ -67,7 +67,7 @@ def chain_problem(
     return f"{what} is not from this CA, but from {chain[0].issuer.rfc4514_string()}"
 
 
-def key_problem(certificate: x509.Certificate, key: Key, what: str) -> str:
+def key_problem(certificate: x509.Certificate, key: ServerKey, what: str) -> str:
     """That ``what``, a private key, does not belong to the certificate, if so."""
     form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     same = certificate.public_key().public_bytes(*form) == key.public_key().public_bytes(*form)

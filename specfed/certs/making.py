@@ -10,18 +10,19 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from common.errors import ConfigError
 from specfed.certs.checking import expiry_problem
-from specfed.certs.reading import Key
+from specfed.certs.reading import Key, ServerKey
 from specfed.certs.writing import PRIVATE, NewFile
 
 CA_DAYS = 3650  # nodes hold the CA's certificate; it must outlive many server certificates
 SERVER_DAYS = 365
 SLACK = timedelta(minutes=10)  # for a node whose clock is a little late
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # the server's own processes dial it by these
+LONGEST_PASSPHRASE = 1023  # bytes that OpenSSL takes
 _DNS_LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _DNS_NAME = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*")
 
@@ -46,7 +47,7 @@ def new_authority(days: int = CA_DAYS, now: datetime | None = None) -> Authority
 
 def new_server_certificate(
     authority: Authority,
-    key: Key,
+    key: ServerKey,
     hosts: Sequence[str],
     days: int = SERVER_DAYS,
     now: datetime | None = None,
@@ -91,7 +92,9 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def key_pem(key: Key, passphrase: bytes = b"") -> bytes:
-    """A private key as its file holds it, encrypted if there is a passphrase."""
+    """A private key as its file holds it, encrypted if there is a passphrase, which OpenSSL must take."""
+    if len(passphrase) > LONGEST_PASSPHRASE:
+        raise ConfigError(f"a passphrase takes at most {LONGEST_PASSPHRASE:,} bytes; got {len(passphrase):,}")
     how: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
         how = serialization.BestAvailableEncryption(passphrase)
@@ -116,7 +119,7 @@ def public_key_file(folder: Path, name: str, key: ec.EllipticCurvePublicKey) -> 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
     days: int,
     now: datetime | None,

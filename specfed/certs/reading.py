@@ -6,11 +6,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from common.errors import ConfigError
 
 Key = ec.EllipticCurvePrivateKey
+ServerKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey  # the server's may be from another CA than ours
 
 
 def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certificate]:
@@ -21,7 +22,15 @@ def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certif
         raise ConfigError(f"{what} {path} holds no certificate in PEM form") from None
 
 
-def read_key(path: Path, passphrase: bytes = b"", what: str = "key") -> Key:
+def read_signing_key(path: Path, passphrase: bytes = b"") -> Key:
+    """A CA's private key, of the kind that 'specfed certs' signs with. Raises ConfigError as ``read_key``."""
+    key = read_key(path, passphrase, "CA key")
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"CA key {path} is not an elliptic-curve key, such as 'specfed certs init' makes")
+    return key
+
+
+def read_key(path: Path, passphrase: bytes = b"", what: str = "key") -> ServerKey:
     """A private key of a CA or server. Raises ConfigError; ``is_encrypted`` tells if a passphrase is due."""
     content = read_file(path, what)
     if is_encrypted(content) and not passphrase:
@@ -31,8 +40,8 @@ def read_key(path: Path, passphrase: bytes = b"", what: str = "key") -> Key:
     except (ValueError, UnsupportedAlgorithm):
         why = "the passphrase is wrong" if is_encrypted(content) else "it is no private key in PEM form"
         raise ConfigError(f"{what} {path} cannot be read: {why}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{what} {path} is not an elliptic-curve key")
+    if not isinstance(key, ServerKey):
+        raise ConfigError(f"{what} {path} is neither an elliptic-curve nor an RSA key")
     return key
 
 

@@ -25,7 +25,7 @@ def write(files: Sequence[NewFile], force: bool = False) -> None:
 
     Raises ConfigError if one is there already, unless ``force``, and if one cannot be written.
     """
-    there = [file.path for file in files if file.path.exists()]
+    there = [file.path for file in files if os.path.lexists(file.path)]
     if there and not force:
         raise ConfigError(f"{there[0]} is there already; --force replaces it")
     partial: list[tuple[str, Path]] = []

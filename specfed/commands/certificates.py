@@ -5,7 +5,9 @@ certs/server/   ca.crt, server.crt, server.key, server.toml
 certs/site-a/   ca.crt, site-a.key, site-a.pub, node.toml
 """
 
+import os
 import re
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,7 +63,7 @@ def init(
         writing.NewFile(server / "server.crt", making.certificate_pem(certificate)),
         writing.NewFile(server / "server.key", making.key_pem(key), writing.PRIVATE),
     ]
-    if not (server / "server.toml").exists():  # --force is about keys, not about an operator's settings
+    if not os.path.lexists(server / "server.toml"):  # --force is about keys, not about an operator's settings
         files.append(writing.NewFile(server / "server.toml", _server_toml(port).encode()))
     writing.write(files, force)
     print(f"CA      {out / 'ca'} · keep it off the server; only 'certs init' and 'renew' need its key")
@@ -104,7 +106,9 @@ def issue(
             files.append(making.public_key_file(folder, name, reading.read_public_key(public_key)))
     writing.write(files, force)
     for name in names:
-        print(f"{out / name} · for {name} · enrol it with 'specfed enroll {out / name / name}.pub'")
+        enrol = ["specfed", "enroll", "--config", str(out / "server" / "server.toml")]
+        print(f"{out / name} · for {name} · next, where the server runs:")
+        print(f"  {shlex.join([*enrol, str(out / name / f'{name}.pub')])}")
 
 
 @app.command()
@@ -147,7 +151,7 @@ def renew(
         secret = typer.prompt("Passphrase", hide_input=True).encode()
     authority = making.Authority(
         reading.read_certificates(folder / "ca.crt", "CA certificate")[0],
-        reading.read_key(folder / "ca.key", secret, "CA key"),
+        reading.read_signing_key(folder / "ca.key", secret),
     )
     for problem in (
         checking.key_problem(authority.certificate, authority.key, f"CA key {folder / 'ca.key'}"),
@@ -217,12 +221,15 @@ def _check_name(name: str) -> None:
 def _dialled(server: Path) -> "Address":
     """Where nodes dial the server whose folder this is."""
     from specfed.addresses import Address
-    from specfed.certs import reading
-    from specfed.settings import read_file
+    from specfed.certs import making, reading
+    from specfed.deployment import ServerSettings, read_settings
 
     hosts = reading.hosts_of(reading.read_certificates(server / "server.crt")[0])
-    values, _ = read_file(server / "server.toml", "configuration file")
-    return Address(hosts[0], int(values.get("port", FLEET_PORT)))
+    named = next((host for host in hosts if not host.startswith("*.")), None)
+    if named is None or (named in making.LOCAL_NAMES and named != hosts[0]):
+        what = f"certificate {server / 'server.crt'}"
+        raise ConfigError(f"{what} names no host that a site can dial; give --server HOST:PORT")
+    return Address(named, read_settings(ServerSettings, server / "server.toml", {}).port)
 
 
 def _server_toml(port: int) -> str:

@@ -71,6 +71,7 @@ def node(
             deployment.writable(Path(settings.state), "state", 0o700)
         if endpoint is not None:
             require_free(endpoint, "--health")
+        deployment.require_device(settings.device)
         folder = stack.enter_context(cluster.scratch())
         said, count = cluster.take_part(
             settings.config(), settings.part, settings.alpha, settings.part_seed, folder
@@ -92,11 +93,13 @@ def node(
         own = children.python_path() | (
             {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
         )
-        warm, path = start.spawn_warm(folder)
-        if listed and not warm:
-            raise ConfigError(
-                f"the apps in {settings.policy} cannot be enforced: {folder} is too long a path"
-            )
+        try:
+            warm, path = start.spawn_warm(folder, guarded=bool(listed))
+        except ConfigError as error:
+            if listed:
+                raise ConfigError(f"the apps in {settings.policy} cannot be enforced: {error}") from None
+            log.warn(f"each round starts some seconds later: {error}")
+            warm, path = [], {}
         process = start.spawn_node(
             folder,
             address,
@@ -134,6 +137,8 @@ def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
         "two machines differ by more than 5 seconds"
     )
     restarted = f"{server} no longer knows this node, as after a restart; start the node again"
+    if parting == "version":
+        return f"{server} has another version of Flower, as said above; install the specfed that it has"
     return {
         ("refused", True): not_enrolled,
         ("refused", False): enrolled_only,

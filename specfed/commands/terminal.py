@@ -20,9 +20,11 @@ WIDE = 200  # characters of a table's line that goes to no terminal: names and k
 
 
 def print_table(table: "Table") -> None:
-    """Print it as wide as the terminal is, or else with whole lines."""
+    """Print it as wide as the terminal is, or else with whole lines. What is too long goes on below."""
     from rich.console import Console
 
+    for column in table.columns:
+        column.overflow = "fold"  # a key that is cut cannot be compared
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE).print(table)
 
 

@@ -66,8 +66,8 @@ def own(files: Sequence[Path], now: datetime | None = None) -> Finding:
     That a clock is slow shows only so, without anybody else's; that it is fast does not show at all.
     """
     moment = (now or datetime.now(UTC)).timestamp()
-    for file in files:
-        written = file.stat().st_mtime if file.exists() else 0.0
+    times = [(file, written) for file in files if (written := _written(file)) is not None]
+    for file, written in times:
         if written > moment + 60:
             when = datetime.fromtimestamp(written, UTC)
             text = f"{file} was written on {when:%Y-%m-%d %H:%M} UTC, still to come by this machine's clock"
@@ -75,5 +75,13 @@ def own(files: Sequence[Path], now: datetime | None = None) -> Finding:
     today = datetime.fromtimestamp(moment, UTC)
     return ok(
         "own clock",
-        f"{today:%Y-%m-%d %H:%M} UTC; none of the {len(files)} files looked at is of a later time",
+        f"{today:%Y-%m-%d %H:%M} UTC; none of the {len(times)} files looked at is of a later time",
     )
+
+
+def _written(file: Path) -> float | None:
+    """When a file was written; None for one that is not there or in a closed folder, as other checks say."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return None

@@ -1,10 +1,12 @@
 """The way from a node to its server, layer by layer: name, port, TLS, gRPC."""
 
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Generator
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 from cryptography import x509
 
@@ -27,6 +29,24 @@ def way(address: Address, ca: Path | None) -> Generator[Finding, None, bool]:
         if finding.state == "problem":
             return False
     return True
+
+
+def proxied(address: Address) -> Finding | None:
+    """That a node dials the server through a proxy, if it does; gRPC takes the first of these variables."""
+    name, _ = _first("grpc_proxy", "https_proxy", "http_proxy")
+    _, spared = _first("no_grpc_proxy", "no_proxy")
+    if not name or proxy_bypass(address.host, {"no": spared}):
+        return None
+    return warning(
+        "proxy",
+        f"{name} is set: the node dials {address.host} through that proxy",
+        f"unless this is meant, start the node with no_proxy={address.host}",
+    )
+
+
+def _first(*names: str) -> tuple[str, str]:
+    """The first of these variables that is set, with its value; twice nothing if none is."""
+    return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("", ""))
 
 
 def resolves(address: Address, _ca: Path | None = None) -> Finding:

@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from common.errors import SpecfedError
+from common.errors import ConfigError, SpecfedError
 
 State = Literal["ok", "warning", "problem"]
 T = TypeVar("T")
@@ -48,17 +48,24 @@ def problem(name: str, text: str, fix: str, error: type[SpecfedError]) -> Findin
     return Finding(name, "problem", text, fix, error)
 
 
+def at_most_warning(finding: Finding) -> Finding:
+    """The finding, as a warning if it is a problem: for what a node or server starts without."""
+    return replace(finding, state="warning", error=None) if finding.state == "problem" else finding
+
+
 def exit_code(findings: Sequence[Finding]) -> int:
     """That of the first problem's class; 0 without a problem."""
     return next((finding.error.exit_code for finding in findings if finding.error), 0)
 
 
 def guarded(name: str, fix: str, check: Callable[[], Finding]) -> Finding:
-    """What ``check`` found; a problem of the error's class if it raised one of ours."""
+    """What ``check`` found; a problem if it raised one of our errors, or met a file that it may not read."""
     try:
         return check()
     except SpecfedError as error:
         return problem(name, str(error), fix, type(error))
+    except PermissionError as error:
+        return problem(name, str(error), fix, ConfigError)
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

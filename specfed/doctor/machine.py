@@ -49,7 +49,11 @@ def _misfit(requirement: Requirement) -> str:
 
 def disk(what: str, folder: Path, few: int = FEW) -> Finding:
     """Whether a file of a megabyte can be written into ``folder``, or where it would be made. None stays."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        there = _nearest(folder.absolute())
+    except OSError as error:
+        fix = f"let this user into the folders above it ('chmod'), or take another folder for {what}"
+        return problem(what, f"{folder} cannot be reached: {error.strerror}", fix, ConfigError)
     if not there.is_dir():
         return problem(
             what,
@@ -73,6 +77,15 @@ def disk(what: str, folder: Path, few: int = FEW) -> Finding:
     if free < few:
         return warning(what, f"only {free // MB:,} MB are free in {there}", "free some room there")
     return ok(what, f"{there} can be written to, {free // MB:,} MB are free")
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the nearest one above it that is there. Raises OSError below a closed folder."""
+    try:
+        path.stat()
+        return path
+    except (FileNotFoundError, NotADirectoryError):
+        return _nearest(path.parent)
 
 
 def _fill(descriptor: int, size: int) -> None:

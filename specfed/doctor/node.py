@@ -14,8 +14,8 @@ from specfed.certs import checking, making, reading
 from specfed.cluster import part_of, scratch
 from specfed.deployment import NodeSettings
 from specfed.doctor import clock, connection, machine
-from specfed.doctor.finding import Finding, guarded, ok, problem, warning, within
-from specfed.launcher import app_files, probe
+from specfed.doctor.finding import Finding, at_most_warning, guarded, ok, problem, warning, within
+from specfed.launcher import app_files, probe, warm
 
 DATA_SECONDS = 20.0
 
@@ -25,8 +25,10 @@ def findings(settings: NodeSettings) -> Iterator[Finding]:
     yield machine.versions(app_files.description())
     yield from files(settings)
     yield policy(settings)
+    yield programs(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
-    yield from machine.disks([*folders, ("SPECFED_CACHE", root())])
+    yield from machine.disks(folders)
+    yield at_most_warning(machine.disk("SPECFED_CACHE", root()))  # data are then read anew each time
     yield machine.device(settings.device)
     yield data(settings)
     yield from server(settings)
@@ -88,6 +90,24 @@ def policy(settings: NodeSettings) -> Finding:
     return guarded("policy", "mend the policy file", check)
 
 
+def programs(settings: NodeSettings) -> Finding:
+    """Whether what starts apps can be executed here; a node that lists apps does not start without."""
+    try:
+        with scratch() as folder:
+            warm.install(folder / "warm")
+        return ok("programs", "programs in TMPDIR can be executed, as the start of apps needs")
+    except ConfigError as error:
+        text, fix = str(error), "set TMPDIR to such a folder before the node starts"
+    try:
+        listed = settings.listed_apps()
+    except ConfigError:  # said already
+        listed = {}
+    if listed:
+        text = f"the apps in {settings.policy} cannot be enforced: {text}"
+        return problem("programs", text, fix, ConfigError)
+    return warning("programs", text, fix)
+
+
 # --- data --------------------------------------------------------------------------------------------
 
 
@@ -133,6 +153,8 @@ def server(settings: NodeSettings) -> Iterator[Finding]:
     except ConfigError as error:
         yield problem("server", str(error), "mend that first; the server was not dialled", ConfigError)
         return
+    if proxy := connection.proxied(address):
+        yield proxy
     if (yield from connection.way(address, ca)):
         yield from admitted(address, ca, Path(settings.key) if settings.key else None)
 

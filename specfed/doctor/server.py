@@ -120,8 +120,13 @@ _DATABASE = {
 
 def database(file: Path) -> Finding:
     """Whether the server's database can be written to. Nothing is."""
-    if not file.exists():
+    try:
+        file.stat()
+    except FileNotFoundError:
         return ok("database", f"{file} is made at the first start")
+    except OSError:
+        what, fix = _DATABASE["SQLITE_CANTOPEN"]
+        return problem("database", f"{file} {what}", fix.replace("FILE", str(file)), ConfigError)
     places = (file, file.parent)  # SQLite keeps its journal beside the file
     if not all(os.access(place, os.W_OK, effective_ids=True) for place in places):
         text, fix = _DATABASE["SQLITE_READONLY"]

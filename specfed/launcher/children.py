@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from common.errors import PortError, UnreachableError
+from common.errors import ConfigError, PortError, UnreachableError
+from specfed.addresses import unproxied
 from specfed.launcher import naps
 from specfed.launcher.supervisor import PARENT
 
@@ -108,19 +109,27 @@ def _read(popen: "subprocess.Popen[bytes]", log: Path | None, relay: Relay) -> N
 
 @contextmanager
 def open_log(log: Path | None) -> Iterator[IO[bytes] | None]:
-    """The file ``log``, empty, with its folder; None for none."""
+    """The file ``log``, empty, with its folder; None for none. Raises ConfigError if it cannot be written."""
     if log is None:
         yield None
         return
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        opened = log.open("wb")
+    except OSError as error:
+        raise ConfigError(f"{log} cannot be written: {error.strerror}; is it another user's?") from None
+    with opened as file:
         yield file
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """What each of Flower's processes gets: nothing sent home, no shared state, its commands found."""
+    """What each of Flower's processes gets: nothing sent home, no shared state, its commands found.
+
+    They talk to each other on loopback, and to no proxy.
+    """
     return {
         **os.environ,
+        **unproxied(os.environ),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -8,9 +8,10 @@ its connection's state.
 
 import importlib
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +24,6 @@ TASK_SHORTEST = 0.2  # of those that start app processes
 REPLY_NAP = 0.3  # while a node waits for its own app process
 TICKS = 5  # of uvicorn's tenths of a second, in one: so much later may it see that it is to stop
 PATCHED_FLOWER = "1.39."
-
-_PROGRAM = """\
-#!{python} -IS
-import os, sys
-os.execv({python!r}, [{python!r}, "-P", "-m", "specfed.launcher.naps", *sys.argv[1:]])
-"""
 
 
 def nap_length(idle: float, shortest: float) -> float:
@@ -120,12 +115,19 @@ def patch_superexec() -> bool:
 def install(folder: Path) -> Path:
     """Write a program ``flower-superexec`` that sleeps so into ``folder``; put that first on the PATH."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    program = folder / "flower-superexec"
-    partial = program.with_name(f".{os.getpid()}")
-    partial.write_text(_PROGRAM.format(python=sys.executable), encoding="utf-8")
-    partial.chmod(0o700)
-    partial.replace(program)
+    write_program(folder / "flower-superexec", ["-P", "-m", "specfed.launcher.naps"])
     return folder
+
+
+def write_program(file: Path, arguments: Sequence[str]) -> None:
+    """Write a program that is this Python with these arguments and its own. Only this user can start it.
+
+    The shell starts it, since a path with a space cannot stand behind ``#!``.
+    """
+    partial = file.with_name(f".{os.getpid()}")
+    partial.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *arguments])} "$@"\n', encoding="utf-8")
+    partial.chmod(0o700)
+    partial.replace(file)
 
 
 def _known() -> bool:

@@ -64,19 +64,25 @@ def ask(channel: Any, key: Key, shift: float = 0.0) -> Answer:
     "clock": it does not take that time. "unknown": the key is not enrolled, or was revoked. "strange": it
     answered something else or nothing.
     """
+    return _meaning(refusal(channel, key, shift))
+
+
+def refusal(channel: Any, key: Key, shift: float = 0.0, *more: tuple[str, str]) -> str:
+    """The server's words to such a request with ``more`` metadata; empty if it granted what it cannot."""
     stamp = (datetime.now(UTC) + timedelta(seconds=shift)).isoformat()
     public = public_key_to_bytes(key.public_key())
     metadata = (
         (PUBLIC_KEY_HEADER, public),
         (TIMESTAMP_HEADER, stamp),
         (SIGNATURE_HEADER, sign_message(key, stamp.encode("ascii"))),
+        *more,
     )
     request = ActivateNodeRequest(public_key=public, heartbeat_interval=_NO_HEARTBEAT)
     try:
         FleetStub(channel).ActivateNode(request, metadata=metadata, timeout=DIAL_SECONDS)
     except grpc.RpcError as error:
-        return _meaning(error.details() or "")
-    return "strange"
+        return error.details() or ""
+    return ""
 
 
 def _meaning(details: str) -> Answer:

@@ -22,10 +22,12 @@ START_SECONDS = 60.0  # for a server to come up on a busy machine
 # the kernel and fetches them anew in the next local step: a fifth of ResNet-20's time on a CPU.
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
-Parting = Literal["refused", "forgotten"]  # a node never was accepted; it was, and is no more
+# A node never was accepted; it was, and is no more; it is of another Flower, as the server refuses.
+Parting = Literal["refused", "forgotten", "version"]
 _PARTINGS: dict[str, Parting] = {
     "[code: 2001]": "refused",  # a node without a key
     "[code: 2004]": "refused",  # a key that is not enrolled, or in use
+    "runtime version mismatch": "version",
     "terminated gracefully": "forgotten",
 }
 
@@ -144,18 +146,22 @@ def _health(address: Address | None) -> list[str]:
     return [] if address is None else ["--health-server-address", str(address)]
 
 
-def spawn_warm(folder: Path, log: Path | None = None) -> tuple[list[Process], dict[str, str]]:
-    """Start the process that app processes are forked from, where that can be had.
+def spawn_warm(
+    folder: Path, log: Path | None = None, *, guarded: bool = False
+) -> tuple[list[Process], dict[str, str]]:
+    """Start the process that app processes are forked from.
 
-    Returns it, if there is one, and the environment that servers and nodes need to make use of it. They
-    do without it until it is ready.
+    Returns it, and the environment that servers and nodes need to make use of it. They do without it until
+    it is ready. With ``guarded`` that environment finds no other program for a node's apps, even if ours is
+    deleted later. Raises ConfigError, which says why, where it cannot be had.
     """
     address = warm.install(folder / "warm")
-    if address is None:
-        return [], {}
     process = children.spawn("warm start", "warm", [str(address)], folder, log, _kept_memory())
     naps.install(address.parent)
-    path = os.pathsep.join([str(address.parent), flower_environment(folder)["PATH"]])
+    others = flower_environment(folder)["PATH"]
+    if guarded:
+        others = warm.without_unguarded(others)
+    path = os.pathsep.join(filter(None, [str(address.parent), others]))
     return [process], {"PATH": path}
 
 

@@ -7,6 +7,7 @@ and node, it imports next to nothing before the fork.
 """
 
 import ctypes
+import importlib
 import logging
 import os
 import signal
@@ -14,8 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from common.patience import ask_soon
 from specfed.launcher import naps, warm
@@ -50,7 +53,15 @@ def _superlink() -> None:
     from flwr.superlink.cli import flower_superlink
 
     naps.patch_http()
+    _refuse_other_versions()
     flower_superlink()
+
+
+def _refuse_other_versions() -> None:
+    """Let the server in this process refuse nodes of another Flower, whom Flower itself only warns."""
+    module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    name = "create_fleet_runtime_version_server_interceptor"
+    setattr(module, name, partial(getattr(module, name), reject_incompatible=True))
 
 
 def _supernode() -> None:

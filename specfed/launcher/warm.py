@@ -16,12 +16,15 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigError
 from common.patience import ask_soon
+from specfed.launcher import naps
 from specfed.launcher.guard import APPS, guard
 
 COMMANDS = {  # what Flower starts -> the function that it is
@@ -36,9 +39,12 @@ IMPORTS = (
 )
 LONGEST = 100  # characters in the path of a Unix socket, a little less than Linux allows
 
+PROOF = "--specfed-proof"  # asks a program for its address, which only ours knows
+
 _PROGRAM = """\
-#!{python} -IS
 import json, os, socket, sys
+if sys.argv[1:] == [{proof!r}]:
+    sys.exit(print({address!r}))
 try:
     with socket.socket(socket.AF_UNIX) as warm:
         warm.connect({address!r})
@@ -52,25 +58,53 @@ except OSError:
 """
 
 
-def install(folder: Path) -> Path | None:
+def install(folder: Path) -> Path:
     """Write the programs into ``folder``, which must belong to this user alone.
 
-    Returns the address to ``serve``, or None where a Unix socket cannot have it or Flower's own programs
-    are not there. Whoever reaches the address can start processes.
+    Returns the address to ``serve``; whoever reaches it can start processes. Raises ConfigError where a Unix
+    socket cannot have it, Flower's own programs are not there, or ours cannot be executed.
     """
     address = folder / "warm.sock"
-    real = {name: shutil.which(name, path=str(Path(sys.executable).parent)) for name in COMMANDS}
-    if None in real.values() or len(str(address)) > LONGEST:
-        return None
+    if len(str(address)) > LONGEST:
+        raise ConfigError(f"{folder} is too long a path; set TMPDIR to a shorter one")
+    beside = Path(sys.executable).parent
+    real = {name: shutil.which(name, path=str(beside)) for name in COMMANDS}
+    if None in real.values():
+        raise ConfigError(f"Flower's programs are not in {beside}; install specfed anew")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address.unlink(missing_ok=True)
     for name, program in real.items():
         text = _PROGRAM.format(
-            python=sys.executable, address=str(address), name=name, real=program, apps=APPS
+            python=sys.executable, address=str(address), name=name, real=program, apps=APPS, proof=PROOF
         )
-        (folder / name).write_text(text, encoding="utf-8")
-        (folder / name).chmod(0o700)
+        naps.write_program(folder / name, ["-IS", "-c", text])
+        _prove(folder, name, str(address))
     return address
+
+
+def _prove(folder: Path, name: str, address: str) -> None:
+    """Raises ConfigError if the program that is found as Flower finds it, by its name, is not ours."""
+    try:
+        # Nothing else on this PATH: the name must not find another program.
+        said = subprocess.run(
+            [name, PROOF], env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60, check=False
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said != address:
+        raise ConfigError(
+            f"programs in {folder} cannot be executed ({said or 'they say nothing'}); set TMPDIR to a folder "
+            'without ":" on a file system that is not mounted with noexec'
+        )
+
+
+def without_unguarded(path: str) -> str:
+    """This PATH without the folders that hold Flower's own program for nodes' apps, which guards nothing."""
+    return os.pathsep.join(
+        folder
+        for folder in path.split(os.pathsep)
+        if not os.path.lexists(os.path.join(folder, "flwr-clientapp"))
+    )
 
 
 def serve(address: Path) -> None:

@@ -1,14 +1,17 @@
 """What an address is, and which ports are free."""
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError, PortError
 from specfed import addresses
-from specfed.addresses import Address, require_free, reserve_port
+from specfed.addresses import Address, require_free, reserve_port, unproxied
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,39 @@ def test_a_port_in_use_is_never_reserved(monkeypatch: pytest.MonkeyPatch) -> Non
             require_free(Address("127.0.0.1", port), "--port")
 
 
+def test_a_folder_of_reservations_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"specfed-ports-{os.getuid()}"
+    folder.touch()
+    with pytest.raises(ConfigError, match=f"{folder} cannot be written: .*; remove it"), reserve_port():
+        pass
+
+
 def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
     with pytest.raises(ConfigError, match="not an address of this machine"):
         require_free(Address("192.0.2.1", 9092), "--port")
+
+
+@pytest.mark.parametrize(
+    ("environment", "lower", "upper"),
+    [
+        ({}, "127.0.0.1,localhost,::1", "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "a.org, ::1"}, "a.org,::1,127.0.0.1,localhost", "a.org,::1,127.0.0.1,localhost"),
+        (
+            {"no_proxy": "a.org", "NO_PROXY": "b.org"},
+            "a.org,127.0.0.1,localhost,::1",
+            "b.org,127.0.0.1,localhost,::1",
+        ),
+        ({"no_proxy": "*"}, "*", "*"),
+    ],
+)
+def test_loopback_is_spared_the_proxy_beside_what_was(
+    environment: dict[str, str], lower: str, upper: str
+) -> None:
+    assert unproxied(environment) == {"no_proxy": lower, "NO_PROXY": upper}
+
+
+def test_what_grpc_alone_reads_is_spared_too() -> None:
+    assert unproxied({"no_grpc_proxy": "a.org"})["no_grpc_proxy"] == "a.org,127.0.0.1,localhost,::1"

@@ -146,6 +146,51 @@ def test_the_shell_sees_the_same() -> None:
     assert done.stderr == 'error: unknown key "rouns" in the command line. Did you mean "rounds"?\n'
 
 
+def test_a_deleted_folder_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1" && rmdir "$1" && exec "$2" -m specfed.cli --version'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", str(gone), sys.executable],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: the current folder was deleted; change into another one\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_is_closed_ends_a_command_unless_nohup_was_meant(
+    ignored: bool,
+) -> None:
+    waits = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
+        "from specfed import cli\n"
+        "def app(**_):\n"
+        "    try:\n"
+        "        print('waits', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        print('cleaned up', flush=True)\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], stdout=subprocess.PIPE, text=True, env=environment
+    ) as command:
+        assert command.stdout is not None and command.stdout.readline() == "waits\n"
+        command.send_signal(signal.SIGHUP)
+        if ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.wait(1)
+            command.send_signal(signal.SIGTERM)
+        assert command.wait(30) == 128 + (signal.SIGTERM if ignored else signal.SIGHUP)
+        assert command.stdout.read() == "cleaned up\n"
+
+
 def test_without_a_command_there_is_help(invoke: Invoke) -> None:
     code, output, errors = invoke()
     assert (code, errors) == (0, "")

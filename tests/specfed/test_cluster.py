@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,19 @@ from specfed.cluster import deal, federation, take_part
 from specfed.launcher import start
 
 MARK = "SPECFED_TEST_MARK"  # in the environment of all processes of one test
+
+
+@pytest.mark.parametrize("place", ["nowhere", "file"])
+def test_without_a_folder_for_scratch_files_tmpdir_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / place))
+    with (
+        pytest.raises(ConfigError, match=r"scratch files can be made: N.* directory; set TMPDIR"),
+        cluster.scratch(),
+    ):
+        pass
 
 
 def test_every_row_goes_to_one_node(tmp_path: Path) -> None:

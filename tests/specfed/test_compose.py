@@ -43,11 +43,13 @@ def test_every_container_is_confined() -> None:
     assert services["certs"]["network_mode"] == "none"
 
 
-def test_overlay_gives_each_node_a_gpu() -> None:
+def test_overlay_gives_each_node_a_gpu_of_its_own_or_the_one_that_a_variable_names() -> None:
     services = yaml.safe_load(gpu_overlay(4))["services"]
     assert list(services) == ["site-1", "site-2", "site-3", "site-4"]
-    (device,) = services["site-4"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device["capabilities"] == ["gpu"]
+    for number, service in enumerate(services.values(), start=1):
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert device["capabilities"] == ["gpu"] and "count" not in device
+        assert device["device_ids"] == [f"${{SPECFED_GPU_{number}:-{number - 1}}}"]
 
 
 @pytest.mark.parametrize("write", [compose, gpu_overlay])

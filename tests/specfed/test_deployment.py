@@ -31,6 +31,46 @@ def test_the_files_that_certs_makes_are_ready(made: Path, monkeypatch: pytest.Mo
     assert warnings == []
 
 
+def test_an_rsa_certificate_from_elsewhere_is_as_good(made: Path, tmp_path: Path) -> None:
+    """Made with cryptography alone, as another CA would."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key, name = rsa.generate_private_key(65537, 2048), x509.Name.from_rfc4514_string("CN=elsewhere")
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(90))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "crt").write_bytes(making.certificate_pem(certificate))
+    form = serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    (tmp_path / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+    (tmp_path / "key").chmod(0o600)
+    own = {"tls-ca": "crt", "tls-cert": "crt", "tls-key": "key"}
+    options = {key: str(tmp_path / file) for key, file in own.items()}
+    settings = read_settings(ServerSettings, None, {**options, "control-host": "localhost"})
+    assert deployment.server_tls(settings)[1] == []
+    (made / "ca" / "ca.key").write_bytes((tmp_path / "key").read_bytes())
+    with pytest.raises(ConfigError, match=r"CA key .* is not an elliptic-curve key"):
+        certificates.renew(made)
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state" / ".lock").mkdir(parents=True)  # stands for one that root has left
+    settings = read_settings(ServerSettings, None, {"insecure": True, "state": str(tmp_path / "state")})
+    with pytest.raises(ConfigError, match=r"\.lock cannot be opened: "), deployment.database(settings):
+        pass
+
+
+def test_a_home_that_is_nobodys_is_named(made: Path) -> None:
+    file = made / "server" / "server.toml"
+    file.write_text(file.read_text() + 'runs = "~no-such-user/runs"\n')
+    with pytest.raises(ConfigError, match='"runs" is "~no-such-user/runs", and there is no such home folder'):
+        read_settings(ServerSettings, file, {})
+
+
 def test_options_win_over_the_file_and_begin_here(made: Path) -> None:
     file = made / "server" / "server.toml"
     options = {"port": 1234, "state": "elsewhere", "log-format": "json", "host": None}

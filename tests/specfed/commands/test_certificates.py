@@ -1,14 +1,16 @@
 """``specfed certs``: what it makes, and that it replaces nothing unasked."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, UnreachableError
 from specfed import deployment
 from specfed.certs import reading
 from specfed.commands import certificates
 from specfed.deployment import NodeSettings, read_settings
+from tests.commands import in_this_process
 from tests.specfed.certificates import other, replace
 
 
@@ -66,3 +68,50 @@ def test_a_site_can_make_its_own_key(made: Path, tmp_path: Path) -> None:
     node = read_settings(NodeSettings, bundle / "node.toml", {"data": "digits"})
     assert node.server == "other.example.org:1234"
     assert deployment.node_identity(node)[0].key == bundle / "site-b.key"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("port = 9092", 'port = "x"', '"port" in .*, line 3'),
+        ("port = 9092", "port = 0", '"port" in .*, line 3'),
+    ],
+)
+def test_the_servers_settings_are_checked_before_a_site_is_told_of_them(
+    made: Path, old: str, new: str, sentence: str
+) -> None:
+    replace(made / "server" / "server.toml", f"\n{old}", f"\n{new}")
+    with pytest.raises(ConfigError, match=sentence):
+        certificates.issue(["site-b"], made)
+    assert not (made / "site-b").exists()
+
+
+def test_a_site_dials_no_wildcard(tmp_path: Path) -> None:
+    certificates.init(["*.example.org", "fl.example.org"], tmp_path / "both")
+    certificates.issue(["site-a"], tmp_path / "both")
+    assert 'server = "fl.example.org:9092"' in (tmp_path / "both" / "site-a" / "node.toml").read_text()
+    certificates.init(["*.example.org"], tmp_path / "one")
+    with pytest.raises(ConfigError, match="names no host that a site can dial; give --server HOST:PORT"):
+        certificates.issue(["site-a"], tmp_path / "one")
+    certificates.issue(["site-a"], tmp_path / "one", server="fl.example.org:9092")
+    certificates.init(["localhost"], tmp_path / "here")
+    certificates.issue(["site-a"], tmp_path / "here")
+    assert 'server = "localhost:9092"' in (tmp_path / "here" / "site-a" / "node.toml").read_text()
+
+
+def test_the_command_that_enrols_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_this_process(tmp_path, monkeypatch) as command:
+        assert command("certs", "init", "--host", "localhost", "--out", "my certs") == 0
+        capsys.readouterr()
+        assert command("certs", "issue", "site-a", "--out", "my certs") == 0
+        _, pasted = capsys.readouterr().out.splitlines()
+        assert command(*shlex.split(pasted)[1:]) == UnreachableError.exit_code  # as no server runs
+    assert "no server answers at 127.0.0.1:8000" in capsys.readouterr().err
+
+
+def test_a_passphrase_that_openssl_does_not_take(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x" * 1024)
+    with pytest.raises(ConfigError, match="takes at most 1,023 bytes; got 1,024"):
+        certificates.init(["a.org"], tmp_path / "certs", passphrase_file=tmp_path / "secret")

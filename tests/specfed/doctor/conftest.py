@@ -58,7 +58,7 @@ def pems(made: Path, days_ago: float) -> tuple[bytes, bytes]:
     """Key and certificate of a server, from the CA in ``made``, as if made so many days ago for a year."""
     folder = made / "ca"
     authority = making.Authority(
-        reading.read_certificates(folder / "ca.crt")[0], reading.read_key(folder / "ca.key")
+        reading.read_certificates(folder / "ca.crt")[0], reading.read_signing_key(folder / "ca.key")
     )
     if days_ago > 0:
         # The CA must be older than what it signs.

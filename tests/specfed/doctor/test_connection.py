@@ -1,5 +1,6 @@
 """What stands between a node and its server, each case on real sockets."""
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from specfed.addresses import Address
 from specfed.commands import certificates
 from specfed.doctor import connection
 from specfed.doctor.finding import Finding
+from tests.commands import in_this_process
 
 Serve = Callable[..., Address]
 Signed = Callable[[float], tuple[bytes, bytes]]
@@ -126,3 +128,31 @@ def test_a_certificate_that_expires_soon_is_a_warning(made: Path, serve: Serve, 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_where_a_name_leads_is_shown(host: str) -> None:
     assert "127.0.0.1 here" in connection.resolves(Address(host, 1)).text
+
+
+def test_a_proxy_on_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    address = Address("fl.example.org", 9092)
+    assert connection.proxied(address) is None
+    monkeypatch.setenv("http_proxy", "http://user:secret@proxy:3128")
+    found = connection.proxied(address)
+    assert found is not None and found.state == "warning"
+    assert (
+        "http_proxy" in found.text and "secret" not in found.text and "no_proxy=fl.example.org" in found.fix
+    )
+    monkeypatch.setenv("no_proxy", "localhost,.example.org")
+    assert connection.proxied(address) is None
+
+
+def test_loopback_is_dialled_past_a_proxy(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nothing is there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    words = ("doctor", "node", "--insecure", "--server", str(serve()), "--data", "digits", "--name", "site-a")
+    with in_this_process(tmp_path, monkeypatch) as command:
+        command(*words)
+    out = capsys.readouterr().out
+    assert re.search(r"(?m)^ok +gRPC ", out) and "proxy" not in out, out

@@ -12,11 +12,32 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
 from specfed.doctor import finding, machine
 from specfed.launcher import app_files
 from tests.disks import WAYS
 
 NOBODY = 65534
+
+
+@contextmanager
+def closed() -> Iterator[Path]:
+    """A folder that the user of this block may not even look into."""
+    with without_rights() as folder:
+        with as_root():
+            os.chmod(folder, 0)
+        yield folder
+
+
+@contextmanager
+def as_root() -> Iterator[None]:
+    """For a moment with the rights of before, in a block without rights."""
+    before = os.geteuid()
+    os.seteuid(os.getuid())
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 @contextmanager
@@ -75,6 +96,12 @@ def test_what_is_missing_and_an_old_python(tmp_path: Path) -> None:
 
 
 # --- disks -------------------------------------------------------------------------------------------
+
+
+def test_a_closed_folder_is_a_problem() -> None:
+    with closed() as folder:
+        found = machine.disk("state", folder / "to" / "be", few=1)
+    assert found.error is ConfigError and "cannot be reached: Permission denied" in found.text and found.fix
 
 
 def test_a_folder_that_can_be_written_to_stays_as_it_was(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from specfed.deployment import NodeSettings, read_settings
 from specfed.doctor import node
 from specfed.doctor.finding import Finding
 from specfed.launcher import app_files
+from tests.specfed.doctor.test_machine import closed
 
 Serve = Callable[..., Address]
 
@@ -91,6 +92,33 @@ def test_a_policy_names_the_apps(made: Path, tmp_path: Path) -> None:
     file.write_text("max-round = 3\n")
     found = node.policy(settings(made, policy=str(file)))
     assert found.error is ConfigError and 'Did you mean "max-rounds"?' in found.text
+
+
+def test_a_folder_that_executes_nothing_is_a_problem_where_apps_are_listed(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.programs(settings(made)).state == "ok"
+    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)
+    assert node.programs(settings(made)).state == "warning"
+    file = tmp_path / "policy.toml"
+    file.write_text(f'apps = ["{"0" * 64}"]\n')
+    found = node.programs(settings(made, policy=str(file)))
+    assert found.error is ConfigError and "cannot be enforced" in found.text and "TMPDIR" in found.fix
+
+
+def test_closed_folders_are_findings() -> None:
+    with closed() as folder:
+        places = {key: str(folder / key) for key in ("tls-ca", "key", "policy", "state", "data")}
+        more = {"server": "127.0.0.1:1", "name": "site-a"}
+        found = by_name(list(node.findings(read_settings(NodeSettings, None, {**places, **more}))))
+    for name in ("CA", "key file", "policy", "state", "data", "server"):
+        assert found[name].state == "problem" and "ermission denied" in found[name].text, found[name]
+
+
+def test_a_cache_that_cannot_be_written_to_is_a_warning(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECFED_CACHE", str(made / "site-a" / "ca.crt"))
+    found = by_name(list(node.findings(settings(made, server="127.0.0.1:1"))))["SPECFED_CACHE"]
+    assert found.state == "warning" and found.error is None and "is a file, no folder" in found.text
 
 
 # --- data --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from specfed.commands import certificates
 from specfed.deployment import ServerSettings, read_settings
 from specfed.doctor import server
 from specfed.doctor.finding import Finding
-from tests.specfed.doctor.test_machine import without_rights
+from tests.specfed.doctor.test_machine import closed, without_rights
 
 Serve = Callable[..., Address]
 Signed = Callable[[float], tuple[bytes, bytes]]
@@ -259,3 +259,16 @@ def test_a_running_server_that_does_not_answer_is_told(
     monkeypatch.setattr(server, "NODES_SECONDS", 0.2)
     found = server.enrolled(settings(made, **{"control-port": silent.port}))
     assert found.error is not None and found.error.exit_code == 5 and "does not list its nodes" in found.text
+
+
+def test_closed_folders_are_findings(free: dict[str, int]) -> None:
+    with closed() as folder:
+        names = {"tls-ca": "ca.crt", "tls-cert": "server.crt", "tls-key": "server.key"}
+        places = {
+            key: str(folder / name) for key, name in {**names, "runs": "runs", "state": "state"}.items()
+        }
+        found = by_name(server.findings(read_settings(ServerSettings, None, {**places, **free})))
+    for name in ("certificate", "key file", "runs", "state", "database"):
+        assert found[name].error is ConfigError, found[name]
+    assert "cannot be opened" in found["database"].text
+    assert "none of the 0 files" in found["own clock"].text

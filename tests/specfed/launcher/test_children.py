@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import UnreachableError
+from common.errors import ConfigError, UnreachableError
 from specfed.launcher import children, supervisor
 from specfed.launcher.children import Process
 
@@ -44,3 +44,17 @@ def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> N
     gone = subprocess.Popen([sys.executable, "-IS", "-c", ""])
     gone.wait()
     supervisor._sender(gone.pid, signal.SIGTERM)(signal.SIGTERM, None)
+
+
+def test_flowers_processes_reach_each_other_past_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "a.org")
+    environment = children.flower_environment(tmp_path)
+    assert environment["no_proxy"] == "a.org,127.0.0.1,localhost,::1"
+    assert "127.0.0.1" in environment["NO_PROXY"]
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"test_a_log.* cannot be written: "), children.open_log(tmp_path):
+        pass

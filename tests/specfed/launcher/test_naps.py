@@ -2,6 +2,7 @@
 
 import importlib
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -156,3 +157,16 @@ def test_the_program_is_flowers_superexec(tmp_path: Path) -> None:
     program = naps.install(tmp_path / "programs") / "flower-superexec"
     done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=120, check=True)
     assert "usage: flower-superexec" in done.stdout
+
+
+def test_the_program_works_from_a_python_whose_path_has_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my env").mkdir()
+    python = tmp_path / "my env" / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    program = naps.install(tmp_path / "programs") / "flower-superexec"
+    done = subprocess.run([program, "a b", "--x"], capture_output=True, text=True, check=True)
+    assert done.stdout == "-P -m specfed.launcher.naps a b --x\n"

@@ -1,8 +1,10 @@
 """What is handed to Flower's nodes, and why they end. Flower's own parser is the oracle."""
 
+import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from common.config import NodeConfig
 from common.errors import ConfigError
 from specfed.addresses import Address, reserve_port
-from specfed.launcher import children, start
+from specfed.certs import making
+from specfed.launcher import children, probe, start
 from specfed.launcher.children import Process
 from specfed.launcher.start import node_config
 from specfed.settings import toml
@@ -59,6 +62,7 @@ def test_toml_values_come_back(value: bool | int | float | str) -> None:
         ("INFO : up\n", None),
         ("[code: 2001] SuperNode authentication is enabled. All SuperNodes must be registered.\n", "refused"),
         ("[code: 2004] Failed to activate SuperNode.\n", "refused"),
+        ("SuperLink version 1.39.0 detected a runtime version mismatch: expected\n", "version"),
         ("INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully.\n", "forgotten"),
     ],
 )
@@ -103,3 +107,30 @@ def test_a_nodes_processes_keep_their_memory_unless_the_user_has_settings_of_the
                 )
         finally:
             children.stop([node, *warm])
+
+
+def test_where_apps_are_listed_no_unguarded_program_is_found_even_if_ours_is_deleted(tmp_path: Path) -> None:
+    assert shutil.which("flwr-clientapp", path=children.flower_environment(tmp_path)["PATH"])
+    warm, environment = start.spawn_warm(tmp_path, log=tmp_path / "warm.log", guarded=True)
+    children.stop(warm)
+    found = shutil.which("flwr-clientapp", path=environment["PATH"])
+    assert found == str(tmp_path / "warm" / "flwr-clientapp")
+    Path(found).unlink()  # as those do who tidy up /tmp
+    assert shutil.which("flwr-clientapp", path=environment["PATH"]) is None
+
+
+def test_a_server_refuses_nodes_of_another_flower_and_names_both(tmp_path: Path) -> None:
+    def said_to(version: str) -> str:
+        node = {"package-name": "flwr", "package-version": version, "component-name": "SuperNode"}
+        metadata = [(f"flwr-{key}", value) for key, value in node.items()]
+        with probe.fleet(server.fleet, None) as channel:
+            return probe.refusal(channel, making.new_key(), 0.0, *metadata)
+
+    with reserve_port() as fleet, reserve_port() as control, ExitStack() as stack:
+        addresses = Address("127.0.0.1", fleet), Address("127.0.0.1", control)
+        server = start.spawn_server(tmp_path, *addresses, log=tmp_path / "server.log")
+        stack.callback(children.stop, [server.process])
+        start.wait_ready(server)
+        theirs, ours = said_to("1.38.0"), said_to("1.39.9")
+    assert "SuperLink version 1.39." in theirs and "received SuperNode version 1.38.0" in theirs
+    assert "version" not in ours and "activat" in ours  # an unknown key, and of no wrong version

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
 from common.patience import FIRST_PAUSE
 from specfed.launcher import warm
 
@@ -108,7 +109,36 @@ def test_nobody_else_can_reach_the_address(folder: Path) -> None:
     assert stat.S_IMODE((folder / "flwr-clientapp").stat().st_mode) == 0o700
 
 
-def test_where_it_cannot_work_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert warm.install(tmp_path / ("x" * 100)) is None
+def test_where_it_cannot_work_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="is too long a path; set TMPDIR to a shorter one"):
+        warm.install(tmp_path / ("x" * 100))
+    with pytest.raises(ConfigError, match="a:b cannot be executed"):  # a PATH cannot name it
+        warm.install(tmp_path / "a:b")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert warm.install(tmp_path / "warm") is None
+    with pytest.raises(ConfigError, match="Flower's programs are not in"):
+        warm.install(tmp_path / "warm")
+
+
+def test_a_folder_that_executes_nothing_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda self, mode: None)  # refused as on a noexec file system
+    with pytest.raises(ConfigError, match=r"cannot be executed \(.*Permission denied.*\); set TMPDIR"):
+        warm.install(tmp_path / "warm")
+
+
+def test_programs_work_from_a_python_whose_path_has_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "my 'own' env"
+    own.mkdir()
+    for name in ("python", *warm.COMMANDS):
+        (own / name).symlink_to(Path(sys.executable).parent / name)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    assert warm.install(tmp_path / "warm")
+    assert call(tmp_path / "warm" / "flwr-clientapp", "--help", output=tmp_path / "output") == 0
+    assert "usage: flwr-clientapp" in (tmp_path / "output").read_text()
+
+
+def test_a_guarded_path_holds_no_other_program_for_apps(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "flwr-clientapp").symlink_to(tmp_path / "nowhere yet")
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), "/usr/bin"])
+    assert warm.without_unguarded(path) == "/usr/bin"
