@@ -54,7 +54,7 @@ def fetch(
 
 def root() -> Path:
     """The folder that the entries lie in."""
-    return Path(os.environ.get("SPECFED_CACHE") or "~/.cache/specfed").expanduser()
+    return Path(os.path.expanduser(os.environ.get("SPECFED_CACHE") or "~/.cache/specfed"))
 
 
 def _key(name: Sequence[object], files: Sequence[Path]) -> str:
@@ -64,7 +64,7 @@ def _key(name: Sequence[object], files: Sequence[Path]) -> str:
 
 
 def _read(entry: Path) -> dict[str, Array] | None:
-    if not entry.is_dir():
+    if not os.path.isdir(entry):  # False also where the folder is closed to us
         return None
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))

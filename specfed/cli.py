@@ -1,5 +1,6 @@
 """The command line. A user's mistake ends in one sentence and an exit code of ``common.errors``."""
 
+import errno
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from specfed.commands.options import (
     run_folders,
 )
 from specfed.settings import read_run
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # which any command may meet, wherever it writes
 
 app = typer.Typer(
     add_completion=False,
@@ -58,6 +61,11 @@ def main() -> NoReturn:
         _leave(f"error: {error.format_message()}", error.exit_code)
     except SpecfedError as error:
         _leave(f"error: {error}", error.exit_code)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f"{error.filename} cannot be written: " if error.filename else ""
+        _leave(f"error: {where}{error.strerror}", ConfigError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -157,6 +165,7 @@ def compose(
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal, if not given.")] = None,
 ) -> None:
     """Write a file for Docker Compose: a server and so many nodes on one machine."""
+    from common.checkpoint import write_whole
     from specfed.compose import compose, gpu_overlay
 
     text = gpu_overlay(nodes) if gpu else compose(nodes)
@@ -164,7 +173,7 @@ def compose(
         print(text, end="")
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text.encode())
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -261,5 +262,7 @@ def part_of(examples: Examples, part: str, alpha: float, seed: int) -> Rows:
 def _site(config: NodeConfig, rows: Rows, folder: Path) -> NodeConfig:
     """The configuration with these rows, whose numbers go to a file in ``folder``."""
     file = folder / f"{config.name}.npy"
-    np.save(file, rows, allow_pickle=False)
+    content = BytesIO()  # what numpy says of a full disk names no disk
+    np.save(content, rows, allow_pickle=False)
+    file.write_bytes(content.getvalue())
     return config.model_copy(update={"rows": str(file)})

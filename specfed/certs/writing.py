@@ -43,7 +43,7 @@ def write(files: Sequence[NewFile], force: bool = False) -> None:
         for name, path in partial:
             os.replace(name, path)
     except OSError as error:
-        raise ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{error.filename or file.path} cannot be written: {error.strerror}") from None
     finally:
         for name, _ in partial:
             Path(name).unlink(missing_ok=True)

@@ -5,17 +5,24 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from common.errors import ConfigError
+
 _APP_PACKAGES = ("common", "client_app", "strategies", "server_app")
 
 
 def stage_app(folder: Path) -> Path:
-    """Copy what nodes and server run, and nothing else, into ``folder``; the path to hand to ``submit``."""
+    """Copy what nodes and server run, and nothing else, into ``folder``; the path to hand to ``submit``.
+
+    Raises ConfigError if it cannot be copied.
+    """
     for package in _APP_PACKAGES:
         spec = find_spec(package)
         assert spec is not None and spec.origin is not None, f"package {package} is part of specfed"
-        shutil.copytree(
-            Path(spec.origin).parent, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
-        )
+        source, target = Path(spec.origin).parent, folder / package
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        except shutil.Error as error:  # of all files; one says enough
+            raise ConfigError(f"the app cannot be copied: {error.args[0][0][2]}") from None
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(description() / name, folder / name)
     return folder

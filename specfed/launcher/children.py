@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from common.errors import ConfigError, PortError, UnreachableError
+from common.errors import ConfigError, PortError, SpecfedError, UnreachableError
 from specfed.addresses import unproxied
 from specfed.launcher import naps
 from specfed.launcher.supervisor import PARENT
@@ -29,6 +29,11 @@ Relay = Callable[[str], None]  # takes a line of a process's output, in a thread
 WRAPPER = (sys.executable, "-P", "-m", "specfed.launcher.supervisor")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TELLING = (re.compile(r"already in use|[Ee]rror:|does not"), re.compile(r"\bERROR\b"))  # first ones first
+_KINDS: dict[str, type[SpecfedError]] = {
+    "in use": PortError,
+    "disk is full": ConfigError,  # SQLite's words
+    "No space left": ConfigError,
+}
 _LOG_PREFIX = re.compile(r"^\s*(?:\S+Z )?(?:INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\])?\s*:?\s*")
 
 
@@ -150,11 +155,11 @@ def last_line(log: Path) -> str:
 
 
 def require_running(process: Process) -> None:
-    """Raises PortError or UnreachableError with the process's last words if it has ended."""
+    """Raises PortError, ConfigError (a full disk) or UnreachableError with its last words if it has ended."""
     if process.running():
         return
     words = process.last_words()
-    kind = PortError if "in use" in words else UnreachableError
+    kind = next((kind for sign, kind in _KINDS.items() if sign in words), UnreachableError)
     raise kind(f"{process.name} ended by itself: {words}")
 
 

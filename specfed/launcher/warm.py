@@ -86,8 +86,9 @@ def _prove(folder: Path, name: str, address: str) -> None:
     """Raises ConfigError if the program that is found as Flower finds it, by its name, is not ours."""
     try:
         # Nothing else on this PATH: the name must not find another program.
+        only = {**os.environ, "PATH": str(folder)}
         said = subprocess.run(
-            [name, PROOF], env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60, check=False
+            [name, PROOF], env=only, capture_output=True, text=True, timeout=60, check=False
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)

@@ -19,6 +19,7 @@ from common.ledger import End, Header, read
 from specfed.commands.options import run_folders
 from specfed.settings import parse_overrides, read_run
 from tests.commands import Command, commands, in_this_process
+from tests.disks import WAYS
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -445,3 +446,33 @@ def test_compose_files_go_to_the_terminal_or_a_file(invoke: Invoke, tmp_path: Pa
     assert invoke("compose", "--nodes", "8", "--out", "mine.yaml")[:2] == (0, "")
     assert (tmp_path / "mine.yaml").read_text() == shown
     assert "capabilities: [gpu]" in invoke("compose", "--gpu")[1]
+
+
+def test_the_command_line_itself_is_light() -> None:
+    """A node's own process lives as long as the node, and a mistyped word should not take seconds."""
+    script = (
+        "import sys, specfed.cli\n"
+        "print({'torch', 'numpy', 'flwr', 'grpc', 'datasets', 'cryptography'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("words", [["app-hash"], ["lab", "run", "rounds=1", "model=mlp4", "--runs", "runs"]])
+@pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 1, "a full disk": 4}[way]) for way in WAYS])
+def test_a_full_disk_is_a_sentence_for_any_command(
+    tmp_path: Path, way: str, room: int, words: list[str]
+) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    script = f"import sys; sys.argv[1:] = {words}; from specfed.cli import main; main()"
+    done = subprocess.run(
+        [*WAYS[way](room), sys.executable, "-c", script, str(folder)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)},
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(r"error: [^\n]*(No space left on device|File too large)[^\n]*\n", done.stderr)

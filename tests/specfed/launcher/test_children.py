@@ -1,5 +1,6 @@
 """What is left of processes that have ended: their last words, and signals that come late."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError, UnreachableError
+from common.errors import ConfigError, PortError, SpecfedError, UnreachableError
 from specfed.launcher import children, supervisor
 from specfed.launcher.children import Process
 
@@ -31,13 +32,25 @@ def test_the_last_words_of_a_log(tmp_path: Path, log: str, words: str) -> None:
     assert children.last_line(tmp_path / "log") == words
 
 
-def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Error: no such table", UnreachableError),
+        ("OperationalError: database or disk is full", ConfigError),
+        ("OSError: [Errno 28] No space left on device", ConfigError),
+        ("Error: the port is in use", PortError),
+    ],
+)
+def test_a_process_that_ends_by_itself_is_noticed(
+    tmp_path: Path, words: str, kind: type[SpecfedError]
+) -> None:
     log = tmp_path / "log"
-    log.write_text("Error: disk is full\n", encoding="utf-8")
+    log.write_text(f"{words}\n", encoding="utf-8")
     popen = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     popen.wait()
-    with pytest.raises(UnreachableError, match="site-1 ended by itself: Error: disk is full"):
+    with pytest.raises(SpecfedError, match=re.escape(f"site-1 ended by itself: {words}")) as caught:
         children.require_running(Process("site-1", popen, log))
+    assert caught.type is kind
 
 
 def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> None:
