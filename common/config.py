@@ -29,8 +29,19 @@ Count = Annotated[int, Field(ge=1)]
 FEWEST_PROBES = 4  # rows on which models' features can be compared
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,60}$"  # of a node
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
+_OWN_DEVICE_PATTERN = r"^$|" + DEVICE_PATTERN  # of a node, which may leave it to the run
+_RUN_NAME_PATTERN = r"^[A-Za-z0-9._-]{0,40}$"
+_ORDER_PATTERN = r"^[0-9]{1,8}$|^random$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
+_IN_WORDS = {  # what text that does not match should be
+    NAME_PATTERN: 'takes 1 to 60 letters, digits, ".", "_" and "-"',
+    _RUN_NAME_PATTERN: 'takes at most 40 letters, digits, ".", "_" and "-"',
+    DEVICE_PATTERN: "takes auto, cpu, cuda, or cuda:1 and the like",
+    _OWN_DEVICE_PATTERN: "takes auto, cpu, cuda, or cuda:1 and the like",
+    _ORDER_PATTERN: "takes the digits of axes, such as 0123, or random",
+    SITES_PATTERN: "takes gradient, ascent, perturbation and sent, with commas between them",
+}
 
 # What may change when a run goes on: its length, whom it waits for, where it is computed, what it leaves.
 MAY_CHANGE = {
@@ -77,7 +88,7 @@ class Checked(BaseModel):
 class RunConfig(Checked):
     """What one run does, for all its nodes. A node's own data is never part of it."""
 
-    run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = Field(
+    run_name: Annotated[str, Field(pattern=_RUN_NAME_PATTERN)] = Field(
         "", description="goes into the run folder's name"
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
@@ -135,7 +146,7 @@ class RunConfig(Checked):
         0.0, description="gd: width of the Gaussian in elements; 0 follows from the ratio"
     )
     filter_keep_dc: bool = Field(False, description="leave the mean of a filtered tensor as it is")
-    filter_order: Annotated[str, Field(pattern=r"^[0-9]{1,8}$|^random$")] = Field(
+    filter_order: Annotated[str, Field(pattern=_ORDER_PATTERN)] = Field(
         "0123", description="order of axes in which a tensor is flattened, or random"
     )
     filter_layers: str = Field(
@@ -367,7 +378,7 @@ class NodeConfig(Checked):
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.1, description="share of the rows kept apart to test models on"
     )
-    device: Annotated[str, Field(pattern=r"^$|" + DEVICE_PATTERN)] = Field(
+    device: Annotated[str, Field(pattern=_OWN_DEVICE_PATTERN)] = Field(
         "", description="auto, cpu, cuda or cuda:1; empty leaves it to the run"
     )
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
@@ -387,6 +398,8 @@ def _sentence(error: ValidationError, source: str) -> str:
     key, got = first["loc"][0], first["input"]
     if first["type"] == "missing":
         return f'"{key}" is missing in {source}'
-    known = re.findall(r"'([^']+)'", first.get("ctx", {}).get("expected", ""))
+    context = first.get("ctx", {})
+    message = _IN_WORDS.get(context.get("pattern"), message)
+    known = re.findall(r"'([^']+)'", context.get("expected", ""))
     hint = f" {nearest(str(got), known)}".rstrip()
     return f'"{key}" in {source}: {message[0].lower()}{message[1:]}; got {got!r}.{hint}'

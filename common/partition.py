@@ -20,15 +20,18 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
     ``iid`` deals shuffled rows into shares that differ by at most one. ``dirichlet`` divides every class
     by proportions drawn from a symmetric Dirichlet distribution: the smaller ``alpha``, the more the
     nodes differ in classes and size (Hsu et al., 2019); ``iid`` ignores it. The same arguments give the
-    same split everywhere. Raises DataError for what cannot be split so.
+    same split everywhere. Raises ConfigError for a kind or alpha that is none, and DataError for labels that
+    cannot be split so.
     """
     if kind not in _PARTITIONERS:
         known = ", ".join(_PARTITIONERS)
-        raise DataError(f'unknown partition "{kind}"; takes {known}. {nearest(kind, _PARTITIONERS)}'.rstrip())
+        raise ConfigError(
+            f'unknown partition "{kind}"; takes {known}. {nearest(kind, _PARTITIONERS)}'.rstrip()
+        )
     if not 1 <= nodes <= len(labels):
         raise DataError(f"{len(labels)} rows can be split over 1 to {len(labels)} nodes; got {nodes}")
     if not (alpha > 0 and np.isfinite(alpha)):
-        raise DataError(f"alpha of a partition must be positive and finite; got {alpha}")
+        raise ConfigError(f"alpha of a partition must be positive and finite; got {alpha}")
     import datasets
 
     order = stream(seed, "partition", "order").permutation(len(labels))

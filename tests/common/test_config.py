@@ -225,12 +225,16 @@ def test_there_are_floats_to_check() -> None:
 
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:x", "CPU", "cpu ", "cpu\n"])
 def test_devices_that_are_none(device: str) -> None:
-    assert refused({"device": device}).startswith('"device" in exp.toml: string should match pattern')
+    assert refused({"device": device}) == (
+        f'"device" in exp.toml: takes auto, cpu, cuda, or cuda:1 and the like; got {device!r}.'
+    )
 
 
 @pytest.mark.parametrize("name", ["a/b", "..\\x", "a b", "x" * 41, "ä", "x\n"])
 def test_run_names_become_folder_names(name: str) -> None:
-    assert refused({"run-name": name}).startswith('"run-name" in exp.toml: string should match pattern')
+    assert refused({"run-name": name}) == (
+        f'"run-name" in exp.toml: takes at most 40 letters, digits, ".", "_" and "-"; got {name!r}.'
+    )
 
 
 def test_equal_bounds_are_within_them() -> None:
@@ -246,7 +250,7 @@ def test_names_of_sites(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "x" * 61, "a\n", '"'])
 def test_no_names_of_sites(name: str) -> None:
     sentence = refused({**SITE, "name": name}, NodeConfig)
-    assert sentence.startswith('"name" in exp.toml: string should match pattern') and repr(name) in sentence
+    assert sentence == (f'"name" in exp.toml: takes 1 to 60 letters, digits, ".", "_" and "-"; got {name!r}.')
 
 
 @pytest.mark.parametrize(

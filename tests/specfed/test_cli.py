@@ -56,7 +56,7 @@ MISTAKES = {
     "one container": (["compose", "--nodes", "1"], 2, "at least 2"),
     "no place for a file": (["compose", "--out", "nowhere/compose.yaml"], 2, "nowhere/compose.yaml"),
     "missing data": (["demo", "--data", "nowhere.npz"], 3, "nowhere.npz"),
-    "unknown partition": (["demo", "--partition", "dirichle"], 3, 'Did you mean "dirichlet"?'),
+    "unknown partition": (["demo", "--partition", "dirichle"], 2, 'Did you mean "dirichlet"?'),
     "unknown model": (["demo", "--model", "cnn6"], 4, 'Did you mean "cnn5"?'),
     "unknown layer": (["demo", "entropy-layer=fc2.weigth"], 4, 'Did you mean "fc2.weight"?'),
     "no protection chosen": (["server"], 2, "--insecure"),
