@@ -141,8 +141,11 @@ def full_gradient(
 ) -> Params:
     """The gradient of the mean loss over all rows, where the model is now; its buffers stay as they are.
 
-    With BatchNorm each batch is normalised by itself, as in training.
+    With BatchNorm each batch is normalised by itself, as in training. Never in fp16: it comes once a round,
+    and small numbers would vanish there.
     """
+    if settings.amp == "fp16":
+        settings = replace(settings, amp="off")
     w = trainable(model)
     total: Params = {}
     with _kept_buffers(model):

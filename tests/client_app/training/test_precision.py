@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.algorithms.rule import LocalRule
-from client_app.training import Diverged
+from client_app.algorithms.rule import Algorithm, LocalContext, LocalRule
+from client_app.training import Diverged, full_gradient
 from common.datasets import Examples
 from common.params import Params, copy_of
 from tests.client_app.training.loop import FULL, PLAIN, assert_close, examples, fft, filtered, mlp, run
@@ -63,6 +63,19 @@ def test_a_node_of_one_batch_trains_in_fp16_and_its_statistics_and_noise_move_on
     assert trained.steps == 1
     assert_close(dict(half.named_buffers()), dict(whole.named_buffers()), 0.02)
     assert_close(trained.update, expected.update, 0.1)
+
+
+def test_the_gradient_of_all_rows_is_never_taken_in_fp16() -> None:
+    whole, half = (
+        full_gradient(model, in_float32(1e-4), Algorithm(), settings, context(model), torch.device("cpu"))
+        for model in [mlp().float()]
+        for settings in (PLAIN, dataclasses.replace(PLAIN, amp="fp16"))
+    )
+    assert all(torch.equal(x, half[name]) for name, x in whole.items())
+
+
+def context(model: nn.Module) -> LocalContext:
+    return LocalContext(copy_of(dict(model.named_parameters())), 0.1, {}, {}, None)
 
 
 def test_a_loss_that_is_not_finite_is_told_in_fp16_too() -> None:
