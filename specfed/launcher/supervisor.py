@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,7 +70,22 @@ def _supernode() -> None:
 
     if not (naps.patch_node() and ask_soon()):
         logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
+    threading.excepthook = _in_a_line
     flower_supernode()
+
+
+def _in_a_line(error: threading.ExceptHookArgs) -> None:
+    """Log an RPC that failed in a thread of its own, such as the heartbeat of a node that was just revoked.
+
+    Flower lets it end in a traceback; the main thread meets the same refusal, and ends with a sentence.
+    """
+    import grpc
+
+    if isinstance(error.exc_value, grpc.RpcError) and isinstance(error.exc_value, grpc.Call):
+        status = f"{error.exc_value.code().name}: {error.exc_value.details()}"
+        logging.getLogger("flwr").error("a call to the server failed: %s", status)
+    else:
+        threading.__excepthook__(error)
 
 
 def _command_line() -> None:

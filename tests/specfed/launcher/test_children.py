@@ -71,3 +71,27 @@ def test_flowers_processes_reach_each_other_past_a_proxy(
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"test_a_log.* cannot be written: "), children.open_log(tmp_path):
         pass
+
+
+def test_a_call_that_fails_in_a_thread_is_a_line_and_any_other_error_a_traceback() -> None:
+    script = """
+import logging, socket, threading, grpc
+from specfed.launcher import supervisor
+logging.basicConfig(format="%(message)s")
+threading.excepthook = supervisor._in_a_line
+with socket.create_server(("127.0.0.1", 0)) as nobody:
+    address = f"127.0.0.1:{nobody.getsockname()[1]}"
+def call():
+    with grpc.insecure_channel(address) as channel:
+        channel.unary_unary("/a/b")(b"", timeout=5)
+def slip():
+    raise KeyError("x")
+for work in (call, slip):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+    errors = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    first, *rest = errors.splitlines()
+    assert first.startswith("a call to the server failed: UNAVAILABLE: ")
+    assert rest[0].startswith("Exception in thread") and rest[-1] == "KeyError: 'x'"
