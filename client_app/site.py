@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from common.checkpoint import write_whole
 from common.errors import DataError, PolicyError
+from common.files import write_whole
 from common.messages import ConfigRecord, Context
 from common.params import Arrays, norm
 from common.policy import NEEDED_METRICS, Policy

@@ -85,15 +85,14 @@ def train(
     kind of CPU. The last batch of an epoch may be smaller; with BatchNorm a single row left over belongs to
     the batch before. ``broadcast`` and ``memory`` are the server's and the node's slots, on ``device``.
     ``look`` says what to keep of the gradients on the way; it changes no bit of the training. Raises Diverged
-    when a loss is not finite, ModelError when BatchNorm would get a single row, and ValueError for no data or
-    nothing to train.
+    when a loss is not finite, ModelError when BatchNorm1d would get a single row, and ValueError for no data
+    or nothing to train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
     w = trainable(model)
     if not w:
         raise ValueError("the model has an empty parameter list: nothing in it takes a gradient")
-    settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
     counts = torch.from_numpy(np.bincount(data.y, minlength=data.classes)).to(device)
     ctx = LocalContext(copy_of(w), settings.lr, broadcast or {}, memory or {}, counts)
     velocity: dict[str, Tensor] = {}
@@ -101,6 +100,7 @@ def train(
     first: Params = {}
     start: Params = {}
     model.train()
+    settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
     with _own_noise(noise_seed, device):
         if look == "gradients":
             noise = _noise_state(device)
@@ -173,14 +173,20 @@ def _cut(rows: NDArray[np.int64], settings: LocalSettings) -> list[NDArray[np.in
 
 
 def _fewest_rows(model: nn.Module, batch_size: int, rows: int) -> int:
-    """2 with BatchNorm, which cannot normalise a row by itself. Raises ModelError if that cannot be had."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        return 1
-    if min(batch_size, rows) < 2:
+    """2 where BatchNorm trains, which makes little of a single row, else 1.
+
+    Raises ModelError where it can make nothing of it, having one value a channel, and there is no second row.
+    """
+    kinds = [
+        type(m) for m in model.modules() if m.training and isinstance(m, nn.modules.batchnorm._BatchNorm)
+    ]
+    if kinds and min(batch_size, rows) > 1:
+        return 2
+    if any(issubclass(kind, nn.BatchNorm1d) for kind in kinds):
         raise ModelError(
-            f"BatchNorm takes batches of at least 2 rows; got batch-size {batch_size} and {rows} rows"
+            f"BatchNorm1d takes batches of at least 2 rows; got batch-size {batch_size} and {rows} rows"
         )
-    return 2
+    return 1
 
 
 @dataclass(frozen=True)

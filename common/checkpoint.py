@@ -10,8 +10,6 @@ pickle.
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import DataError
+from common.files import gone_on_failure, write_through, write_whole
 from common.ledger import to_json
 from common.params import Arrays
 
@@ -48,10 +47,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     parts = {part: getattr(checkpoint, part) for part in PARTS}
     parts = {part: arrays for part, arrays in parts.items() if arrays}
     meta = {"format": FORMAT, "round": checkpoint.round, "parts": [*parts], "state": checkpoint.state}
-    with _gone_on_failure(partial):
+    with gone_on_failure(partial):
         for part, arrays in parts.items():
             save_arrays(partial / f"{part}.safetensors", arrays)
-        _write(partial / "state.json", to_json(meta).encode())
+        write_through(partial / "state.json", to_json(meta).encode())
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
     for old in finished(folder)[:-keep]:
@@ -101,31 +100,3 @@ def load_arrays(path: Path) -> Arrays:
         return dict(load_file(path))
     except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: no numpy type
         raise DataError(f"no tensors in {path}: {error}") from None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole, or as it was before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with _gone_on_failure(partial):
-        _write(partial, content)
-        partial.replace(path)
-
-
-@contextmanager
-def _gone_on_failure(partial: Path) -> Iterator[None]:
-    """Leave no half of a file or folder on a disk that is full."""
-    try:
-        yield
-    except OSError:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
-        raise
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

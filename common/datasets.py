@@ -172,9 +172,13 @@ def _from_folder(folder: Path, split: Split) -> Examples:
         return _cached(str(folder), split, tables, lambda: decoders.parquet(folder, tables, split))
     inside = [*folder.glob("*/*"), *folder.glob("*/*/*")]
     pictures = sorted(path for path in inside if decoders.is_picture(path))
+    # An empty folder is a class as well.
+    folders = sorted(path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_dir())
     if not pictures:
         raise DataError(f"folder {folder} holds neither *.parquet files nor CLASS/*.png or *.jpg images")
-    return _cached(str(folder), split, pictures, lambda: decoders.images(folder, pictures, split))
+    return _cached(
+        str(folder), split, [*folders, *pictures], lambda: decoders.images(folder, pictures, split)
+    )
 
 
 def _from_function(spec: str, split: Split) -> Raw:

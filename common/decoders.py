@@ -5,6 +5,7 @@ Each function imports its decoder itself, because a process that finds the data 
 
 import os
 import re
+import ssl
 import tempfile
 import urllib.error
 import urllib.request
@@ -119,7 +120,7 @@ def hub(name: str, split: Split) -> Raw:
 
 def _hub_answers() -> bool:
     """Whether it says anything within a few seconds. It may be elsewhere, behind a proxy, or switched off."""
-    if os.environ.get("HF_HUB_OFFLINE"):
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:  # as the library reads it
         return False
     hub = urllib.request.Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD")
     try:
@@ -127,6 +128,9 @@ def _hub_answers() -> bool:
             return True
     except urllib.error.HTTPError:
         return True
+    except urllib.error.URLError as error:
+        # The library may know more certificates than Python does.
+        return isinstance(error.reason, ssl.SSLError)
     except (OSError, ValueError):
         return False
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.config import Value
 from common.errors import DataError
+from common.files import write_whole
 
 FORMAT = 1
 LOG_MARK = "specfed-ledger "  # before each line in a run's log, for those who follow from elsewhere
@@ -266,9 +267,7 @@ def rewind(path: Path, round_: int, config: Mapping[str, Value]) -> None:
         r.model_copy(update={"config": dict(config)}) if isinstance(r, Header) else r
         for r in until(read(path), round_)
     ]
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text("".join(r.model_dump_json(by_alias=True) + "\n" for r in kept), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, "".join(r.model_dump_json(by_alias=True) + "\n" for r in kept).encode())
 
 
 def _cut_torn_line(path: Path) -> None:

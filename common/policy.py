@@ -28,7 +28,7 @@ class Policy(Checked):
         0, description="rounds of one run that this node takes part in; 0 is no limit"
     )
     max_minutes: NotNegative = Field(
-        0.0, description="minutes from this node's first round of a run to its last; 0 is no limit"
+        0.0, description="minutes from the first round or test of a run here to the last; 0 is no limit"
     )
     min_examples: Annotated[int, Field(ge=0)] = Field(
         0, description="training rows below which nothing leaves"

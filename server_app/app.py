@@ -61,7 +61,7 @@ from server_app.folder import RunFolder, fit, open_folder
 from server_app.probe import make_probe
 from server_app.proxy import proxy_losses
 from server_app.report.writing import write_report
-from server_app.roster import Roster
+from server_app.roster import Roster, other_names
 from strategies import presets
 from strategies.first_layer_rank import first_layer_rank
 from strategies.flower import SLACK, Cohort, PollingGrid, RecipeStrategy, RoundResult, StrategyState
@@ -187,9 +187,13 @@ class _Run:
         )
         if not self.moved:
             raise RunFailed("no round moved the model: it is the one it began with")
+        final = unpack(result.arrays) if result.arrays else arrays
         if self.test is None:
-            final = unpack(result.arrays) if result.arrays else arrays
             self.score = self._ask_nodes(strategy, final, shape, classes)
+        elif not result.arrays:  # only the end was missing, and what it says of the model
+            load_into(trainable(model), final)
+            load_into(carried(model), strategy.state.buffers)
+            self.score = on_server(model, self.test, self.device)
 
     def _require_fitting(self, cards: tuple[NodeCard, ...]) -> None:
         """Raise DataError if the server's own data are not of the nodes' kind."""
@@ -218,6 +222,8 @@ class _Run:
         if past is None:
             return cards
         known = past.nodes
+        if problem := other_names([*known.values(), *cards]):
+            raise DataError(f"the nodes' data do not fit those of the run: {problem}")
         for card in cards:
             if card != known.get(card.name):
                 self._write(Joined(round=past.round + 1, node=card))

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from common import checkpoint
 from common.config import RunConfig
 from common.errors import ConfigError, DataError, RunFailed
+from common.files import write_whole
 from common.ledger import (
     ClientRecord,
     End,
@@ -243,7 +244,7 @@ def _go_back(path: Path, past: Past, config: RunConfig) -> None:
 
 
 def _write_config(path: Path, config: RunConfig) -> None:
-    checkpoint.write_whole(path / CONFIG, to_json(config.as_dict()).encode())
+    write_whole(path / CONFIG, to_json(config.as_dict()).encode())
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -153,7 +153,7 @@ class Roster:
         model = next(iter(self.cards.values()))
         if (card.classes, card.input_shape) != (model.classes, model.input_shape):
             return f"{_shape(card)}, but the run is for {_shape(model)}"
-        return _other_names([*self.cards.values(), card])
+        return other_names([*self.cards.values(), card])
 
     def _check_data(self) -> None:
         cards = sorted(self.cards.values(), key=lambda card: card.name)
@@ -162,7 +162,7 @@ class Roster:
                 raise DataError(
                     f"the nodes' data do not fit together: {_shape(cards[0])}, but {_shape(card)}"
                 )
-        if problem := _other_names(cards):
+        if problem := other_names(cards):
             raise DataError(f"the nodes' data do not fit together: {problem}")
 
     def _too_few(self, there: int, needed: int) -> str:
@@ -180,14 +180,15 @@ def _false_name(name: str, node_id: int, enrolled: dict[int, str]) -> str:
     return ""
 
 
-def _other_names(cards: list[NodeCard]) -> str:
+def other_names(cards: list[NodeCard]) -> str:
     """What is wrong if a node's classes have other names, or another order, than a former one's."""
     named = [card for card in cards if card.naming]
     other = next((card for card in named if card.naming != named[0].naming), None)
     if other is None:
         return ""
+    others = "it did before" if other.name == named[0].name else f"{named[0].name} does"
     return (
-        f"{other.name} does not name its classes as {named[0].name} does, and a class's number is its place "
+        f"{other.name} does not name its classes as {others}, and a class's number is its place "
         "in the order of names; all sites need the same class folders, empty ones for those they lack"
     )
 

@@ -25,8 +25,9 @@ def unproxied(environment: Mapping[str, str]) -> dict[str, str]:
     """
     lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
     spared = {"no_proxy": lower or upper, "NO_PROXY": upper or lower}
-    if environment.get("no_grpc_proxy"):
-        spared["no_grpc_proxy"] = environment["no_grpc_proxy"]
+    grpc = environment.get("no_grpc_proxy", "")
+    if grpc or "*" in lower or "*" in upper:  # which gRPC takes for a name
+        spared["no_grpc_proxy"] = grpc
     return {name: _with_loopback(hosts) for name, hosts in spared.items()}
 
 

@@ -165,7 +165,7 @@ def compose(
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal, if not given.")] = None,
 ) -> None:
     """Write a file for Docker Compose: a server and so many nodes on one machine."""
-    from common.checkpoint import write_whole
+    from common.files import write_whole
     from specfed.compose import compose, gpu_overlay
 
     text = gpu_overlay(nodes) if gpu else compose(nodes)
@@ -173,7 +173,10 @@ def compose(
         print(text, end="")
         return
     try:
-        write_whole(out, text.encode())
+        if out.exists() and not out.is_file():  # a pipe, or a terminal
+            out.write_text(text, encoding="utf-8")
+        else:
+            write_whole(out.resolve(), text.encode())
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None
 

@@ -35,7 +35,8 @@ def proxied(address: Address) -> Finding | None:
     """That a node dials the server through a proxy, if it does; gRPC takes the first of these variables."""
     name, _ = _first("grpc_proxy", "https_proxy", "http_proxy")
     _, spared = _first("no_grpc_proxy", "no_proxy")
-    if not name or proxy_bypass(address.host, {"no": spared}):
+    named = ",".join(host for host in spared.split(",") if host.strip() != "*")  # gRPC knows no "*"
+    if not name or proxy_bypass(address.host, {"no": named}):
         return None
     return warning(
         "proxy",

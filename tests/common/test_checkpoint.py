@@ -233,7 +233,7 @@ def test_no_checkpoint_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_file_that_does_not_fit_is_as_it_was_before(tmp_path: Path, way: str) -> None:
     program = (
-        "import sys; from pathlib import Path; from common.checkpoint import write_whole\n"
+        "import sys; from pathlib import Path; from common.files import write_whole\n"
         "folder = Path(sys.argv[1])\n"
         "write_whole(folder / 'file', b'old')\n"
         "try: write_whole(folder / 'file', bytes(100_000))\n"

@@ -17,12 +17,14 @@ from safetensors.numpy import load_file
 
 from common.checkpoint import load_latest
 from common.config import RunConfig, Value
+from common.datasets import load
 from common.errors import ConfigError, DataError, SpecfedError
+from common.evaluation import evaluate
 from common.filters import low_bins
 from common.ledger import End, Joined, parse
 from common.messages import pack, refusal, unpack
 from common.models import build
-from common.params import Arrays
+from common.params import Arrays, load_into
 from tests.disks import WAYS
 from tests.federation import DATA, Federation, Handler, Run, on_train
 
@@ -316,6 +318,35 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished(
     assert (run.folder / "report.html").is_file()
 
 
+def test_the_end_of_a_killed_run_tells_of_its_model_what_the_ledger_cannot(federation: Federation) -> None:
+    """A loss that is not finite is null there."""
+    run = federation.run("run", rounds=1)
+    ledger = run.folder / "ledger.jsonl"
+    *lines, round_, _end = ledger.read_text().splitlines()
+    ledger.write_text("\n".join([*lines, re.sub(r'"loss":[^,]+', '"loss":null', round_)]) + "\n")
+    again = federation.run(resume="run", rounds=1)
+    assert again.rounds[-1].loss is None
+    assert again.end.loss == run_loss(run) and again.end.status == "completed"
+
+
+def run_loss(run: Run) -> float:
+    """The last model's loss on all test rows, the slow way."""
+    model, test = build("tests.federation:small_net", (6,), 4, 0), load(DATA, "test")
+    load_into(dict(model.named_parameters()), dict(load_file(run.folder / "model.safetensors")))
+    return evaluate(model, test, torch.device("cpu")).loss
+
+
+def test_a_run_goes_on_with_sites_of_its_own_classes_only(federation: Federation) -> None:
+    sites = {
+        i: [federation.node(f"site-{n}", data=f"tests.federation:named_{i}") for n in (1, 2)] for i in (1, 2)
+    }
+    federation.run("run", rounds=1, nodes=sites[1], eval_data="")
+    other = federation.run(resume="run", rounds=2, nodes=sites[2], eval_data="")
+    assert isinstance(other.error, DataError)
+    said = "the nodes' data do not fit those of the run: site-1 does not name its classes as it did before"
+    assert said in other.end.reason
+
+
 def test_a_run_goes_on_with_its_own_configuration_only(federation: Federation) -> None:
     run = federation.run("run", rounds=2, seed=5, run_name="mine")
     before = contents(run)
@@ -486,7 +517,7 @@ def test_a_run_without_a_filter_takes_a_model_that_no_filter_fits(
 
 @pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 100, "a full disk": 400}[way]) for way in WAYS])
 def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
-    tmp_path: Path, way: str, room: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int
 ) -> None:
     program = (
         "import os, subprocess, sys; from pathlib import Path; runs = sys.argv[1]\n"
@@ -497,6 +528,9 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
     )
     folder = tmp_path / "disk"
     folder.mkdir()
+    monkeypatch.setenv("SPECFED_CACHE", str(tmp_path / "cache"))
+    for split in ("train", "test"):  # so that only what is tried meets the full disk
+        load("digits", split)
     done = subprocess.run(
         [*WAYS[way](room), sys.executable, "-c", program, str(folder)],
         capture_output=True,

@@ -100,13 +100,17 @@ def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
             "a.org,127.0.0.1,localhost,::1",
             "b.org,127.0.0.1,localhost,::1",
         ),
-        ({"no_proxy": "*"}, "*", "*"),
     ],
 )
 def test_loopback_is_spared_the_proxy_beside_what_was(
     environment: dict[str, str], lower: str, upper: str
 ) -> None:
     assert unproxied(environment) == {"no_proxy": lower, "NO_PROXY": upper}
+
+
+def test_a_star_is_kept_for_those_who_know_it_and_grpc_gets_names() -> None:
+    spared = unproxied({"no_proxy": "*"})
+    assert spared == {"no_proxy": "*", "NO_PROXY": "*", "no_grpc_proxy": "127.0.0.1,localhost,::1"}
 
 
 def test_what_grpc_alone_reads_is_spared_too() -> None:

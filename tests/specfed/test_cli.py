@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from common.config import RunConfig, Value
+from common.datasets import load
 from common.errors import ConfigError
 from common.ledger import End, Header, read
 from specfed.commands.options import run_folders
@@ -445,6 +446,10 @@ def test_compose_files_go_to_the_terminal_or_a_file(invoke: Invoke, tmp_path: Pa
     assert code == 0 and "site-8:" in shown and "site-9:" not in shown
     assert invoke("compose", "--nodes", "8", "--out", "mine.yaml")[:2] == (0, "")
     assert (tmp_path / "mine.yaml").read_text() == shown
+    (tmp_path / "link.yaml").symlink_to("mine.yaml")
+    assert invoke("compose", "--nodes", "2", "--out", "link.yaml")[0] == 0
+    assert (tmp_path / "link.yaml").is_symlink() and "site-8:" not in (tmp_path / "mine.yaml").read_text()
+    assert invoke("compose", "--out", "/dev/null")[0] == 0 and Path("/dev/null").is_char_device()
     assert "capabilities: [gpu]" in invoke("compose", "--gpu")[1]
 
 
@@ -461,10 +466,13 @@ def test_the_command_line_itself_is_light() -> None:
 @pytest.mark.parametrize("words", [["app-hash"], ["lab", "run", "rounds=1", "model=mlp4", "--runs", "runs"]])
 @pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 1, "a full disk": 4}[way]) for way in WAYS])
 def test_a_full_disk_is_a_sentence_for_any_command(
-    tmp_path: Path, way: str, room: int, words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int, words: list[str]
 ) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
+    monkeypatch.setenv("SPECFED_CACHE", str(tmp_path / "cache"))
+    for split in ("train", "test"):  # so that only what is tried meets the full disk
+        load("digits", split)
     script = f"import sys; sys.argv[1:] = {words}; from specfed.cli import main; main()"
     done = subprocess.run(
         [*WAYS[way](room), sys.executable, "-c", script, str(folder)],

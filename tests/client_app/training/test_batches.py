@@ -68,7 +68,7 @@ def test_batch_norm_never_gets_a_single_row(rows: int, pieces: int) -> None:
 def test_batch_norm_on_a_single_row_is_told() -> None:
     model = nn.Sequential(mlp(), nn.BatchNorm1d(4).double())
     for settings, rows in ((PLAIN, 1), (dataclasses.replace(PLAIN, batch_size=1), 9)):
-        with pytest.raises(ModelError, match=r"BatchNorm takes batches of at least 2 rows; got batch-size"):
+        with pytest.raises(ModelError, match=r"BatchNorm1d takes batches of at least 2 rows; got batch-size"):
             run(model, settings, data=examples(rows))
 
 
@@ -80,3 +80,17 @@ def test_all_rows_gradient_of_batch_norm_takes_no_single_row_either() -> None:
     settings = dataclasses.replace(PLAIN, fewest=2)
     full_gradient(model, examples(11), Algorithm(), settings, ctx, torch.device("cpu"))
     assert sizes == [5, 6]
+
+
+def test_where_batch_norm_can_take_a_single_row_or_does_not_train_it_may() -> None:
+    class Frozen(nn.BatchNorm1d):
+        """Statistics that stay, as in a model whose first layers are trained already."""
+
+        def train(self, mode: bool = True) -> "Frozen":
+            return super().train(False)
+
+    one = Examples(np.ones((1, 1, 3, 3)), np.array([1]), 4)
+    pictures = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(9, 4)).double()
+    assert run(pictures, PLAIN, data=one).steps == PLAIN.epochs
+    frozen = nn.Sequential(mlp(), Frozen(4).double())
+    assert run(frozen, dataclasses.replace(PLAIN, batch_size=1), data=examples(3)).steps == 3 * PLAIN.epochs

@@ -49,6 +49,7 @@ def test_an_image_folder_without_halves_is_all_for_training(tmp_path: Path) -> N
 
 def test_an_empty_class_folder_still_counts_as_a_class(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "pictures")
+    assert load(str(folder), "train").classes == 3  # and is in the cache
     (folder / "train" / "bat").mkdir()
     assert load(str(folder), "train").classes == 4
     (folder / "train" / "bat" / "1.png").write_bytes((folder / "train" / "cat" / "1.png").read_bytes())

@@ -4,11 +4,19 @@ import io
 import os
 import shutil
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from common import decoders
 from common.datasets import load
@@ -161,9 +169,10 @@ for name in ("owner/nothing", "digts"):
 def test_a_hub_that_says_nothing_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, status: str | None, answers: bool
 ) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setattr(decoders, "HUB_SECONDS", 0.3 if status is None else 10.0)
         with ThreadPoolExecutor(1) as pool:
             said = pool.submit(decoders._hub_answers)
@@ -187,4 +196,26 @@ except DataError:
 """
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    assert in_another_process(code, HF_HOME=str(tmp_path), HF_ENDPOINT=nobody) == "1"
+    assert in_another_process(code, HF_HOME=str(tmp_path), HF_ENDPOINT=nobody, no_proxy="127.0.0.1") == "1"
+
+
+def test_a_hub_whose_certificate_python_does_not_know_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    pem = made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    (tmp_path / "pem").write_bytes(pem + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pem")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as hub, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("HF_ENDPOINT", f"https://127.0.0.1:{hub.getsockname()[1]}")
+        said = pool.submit(decoders._hub_answers)
+        connection, _ = hub.accept()
+        with connection, suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True):
+            pass
+        assert said.result() is True

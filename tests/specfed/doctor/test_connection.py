@@ -143,6 +143,8 @@ def test_a_proxy_on_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setenv("no_proxy", "localhost,.example.org")
     assert connection.proxied(address) is None
+    monkeypatch.setenv("no_proxy", "*")
+    assert connection.proxied(address) is not None  # gRPC knows no star
 
 
 def test_loopback_is_dialled_past_a_proxy(
