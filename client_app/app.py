@@ -130,7 +130,8 @@ def train(message: Message, context: Context) -> RecordDict:
     policy = _policy(node, run, len(mine))
     site.count_round(policy, context, node.state, str(order[RUN]))
     model, device = _received_model(message, node, run)
-    site.refuse_statistics(policy, {n: b for n, b in carried(model).items() if b.is_floating_point()})
+    if policy.noise:
+        site.refuse_statistics({n: b for n, b in carried(model).items() if b.is_floating_point()})
     metrics: Metrics = {"num-examples": len(mine)}
     if run.wants_labels:  # otherwise a node keeps to itself what its data hold
         counts = np.bincount(mine.y, minlength=_integer(order["classes"]))

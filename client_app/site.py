@@ -96,9 +96,9 @@ def allowed(policy: Policy, metrics: Mapping[str, object]) -> set[str]:
     return set(metrics) & (NEEDED_METRICS | set(policy.metrics))
 
 
-def refuse_statistics(policy: Policy, buffers: Mapping[str, object]) -> None:
-    """Raise PolicyError if the policy adds noise and the model would send statistics of the data without."""
-    if policy.noise and buffers:
+def refuse_statistics(buffers: Mapping[str, object]) -> None:
+    """Raise PolicyError if there are any, at a site that adds noise: they would leave without."""
+    if buffers:
         raise PolicyError(
             f'this site adds noise to what it sends, but "{next(iter(buffers))}" holds statistics of its '
             "data that would leave without; take a model without BatchNorm"

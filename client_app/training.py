@@ -216,8 +216,9 @@ class _Backward:
                 loss = self.algorithm.loss(self.model(x), y, self.ctx)
             share = len(piece) / len(self.rows)
             weight = share if self.scale is None else share * self.scale.factor
-            loss.backward(torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
-            losses.append(loss.detach().float() * share)
+            # None is one, without a tensor of it.
+            loss.backward(None if weight == 1 else torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
+            losses.append(loss.detach().float() * share if pieces > 1 else loss.detach().float())
         g = {name: p.grad for name, p in self.w.items() if p.grad is not None}
         return reduce(torch.add, losses), g if self.scale is None else self.scale.unscaled(g)
 

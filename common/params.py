@@ -27,8 +27,10 @@ def trainable(model: nn.Module) -> Params:
 def carried(model: nn.Module) -> Params:
     """What else belongs to the model's state: persistent buffers (BatchNorm statistics, counters) and frozen
     parameters, by name. They travel beside the parameters and stay out of filters and scores."""
-    persistent = model.state_dict(keep_vars=True)
-    buffers = {name: b for name, b in model.named_buffers() if name in persistent}
+    buffers = dict(model.named_buffers())
+    if buffers:  # most models have none, and this takes as long as a small step
+        persistent = model.state_dict(keep_vars=True)
+        buffers = {name: b for name, b in buffers.items() if name in persistent}
     return buffers | {name: p for name, p in model.named_parameters() if not p.requires_grad}
 
 
