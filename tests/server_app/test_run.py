@@ -515,6 +515,7 @@ def test_a_run_without_a_filter_takes_a_model_that_no_filter_fits(
     assert run.error is None and {r.status for r in run.clients()} == {"accepted"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 100, "a full disk": 400}[way]) for way in WAYS])
 def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int

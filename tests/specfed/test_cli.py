@@ -463,7 +463,15 @@ def test_the_command_line_itself_is_light() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("words", [["app-hash"], ["lab", "run", "rounds=1", "model=mlp4", "--runs", "runs"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["app-hash"],
+        pytest.param(
+            ["lab", "run", "rounds=1", "model=mlp4", "--runs", "runs"], marks=pytest.mark.slow, id="lab"
+        ),
+    ],
+)
 @pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 1, "a full disk": 4}[way]) for way in WAYS])
 def test_a_full_disk_is_a_sentence_for_any_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int, words: list[str]
