@@ -12,7 +12,7 @@ from common.params import Params, length, scale
 
 @dataclass(frozen=True)
 class LossScale:
-    """The factor, a power of two and at least 1, and how many steps in a row it was not too large."""
+    """The factor, a power of two, and how many steps in a row it was not too large."""
 
     factor: float = 2.0**16
     good: int = 0

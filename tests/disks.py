@@ -1,6 +1,9 @@
-"""Commands before a command, under which a disk is full."""
+"""Programs that run while a disk is full."""
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 
 def limited(kib: int) -> list[str]:
@@ -21,3 +24,18 @@ def can_mount() -> bool:
 
 
 WAYS = {"a quota": limited, **({"a full disk": mounted} if can_mount() else {})}
+
+
+def run(
+    way: str, kib: int, folder: Path, program: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """A Python program with ``folder``, which is made, as its argument, and only so much room in there."""
+    folder.mkdir()
+    return subprocess.run(
+        [*WAYS[way](kib), sys.executable, "-c", program, str(folder)],
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        check=False,
+    )

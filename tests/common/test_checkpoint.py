@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ import pytest
 from common.checkpoint import PARTS, Checkpoint, load_arrays, load_latest, save, save_arrays
 from common.errors import DataError
 from common.params import Arrays
+from tests import disks
 from tests.common.hazards import BROKEN_TENSORS, Bomb, floats, last_word_when_killed, safetensors
-from tests.disks import WAYS
 
 FILES = [
     "buffers.safetensors",
@@ -230,7 +228,7 @@ def test_no_checkpoint_is_told(tmp_path: Path) -> None:
         assert str(refused.value) == f"no checkpoint in {folder}"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", disks.WAYS)
 def test_a_file_that_does_not_fit_is_as_it_was_before(tmp_path: Path, way: str) -> None:
     program = (
         "import sys; from pathlib import Path; from common.files import write_whole\n"
@@ -239,13 +237,5 @@ def test_a_file_that_does_not_fit_is_as_it_was_before(tmp_path: Path, way: str) 
         "try: write_whole(folder / 'file', bytes(100_000))\n"
         "except OSError: print([(p.name, p.read_bytes()) for p in folder.iterdir()])\n"
     )
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        [*WAYS[way](64), sys.executable, "-c", program, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = disks.run(way, 64, tmp_path / "disk", program)
     assert done.stdout == "[('file', b'old')]\n", done.stderr

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,8 +26,8 @@ from common.ledger import (
     rewind,
     to_json,
 )
+from tests import disks
 from tests.common.hazards import last_word_when_killed
-from tests.disks import WAYS
 
 CARD = NodeCard(
     name="site-1",
@@ -296,7 +293,7 @@ def test_json_for_people_is_stable() -> None:
     assert to_json({"b": 1, "a": "ä"}) == '{\n  "a": "ä",\n  "b": 1\n}\n'
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", disks.WAYS)
 def test_what_does_not_fit_on_the_disk_leaves_no_half_line(tmp_path: Path, way: str) -> None:
     program = (
         "import sys; from pathlib import Path; from common.ledger import Joined, LedgerWriter\n"
@@ -307,14 +304,6 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_line(tmp_path: Path, way: 
         "        except OSError as error: print(type(error).__name__)\n"
         "print([len(line) for line in path.read_text().splitlines()], path.read_text()[-1:] == '\\n')\n"
     )
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        [*WAYS[way](64), sys.executable, "-c", program, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = disks.run(way, 64, tmp_path / "disk", program)
     base = len(Joined(round=1, refused="").model_dump_json(by_alias=True))
     assert done.stdout.split("\n")[:2] == ["OSError", f"[{base + 10}, {base + 20}] True"], done.stderr

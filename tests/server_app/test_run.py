@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +22,7 @@ from common.ledger import End, Joined, parse
 from common.messages import pack, refusal, unpack
 from common.models import build
 from common.params import Arrays, load_into
-from tests.disks import WAYS
+from tests import disks
 from tests.federation import DATA, Federation, Handler, Run, on_train
 
 
@@ -516,7 +513,9 @@ def test_a_run_without_a_filter_takes_a_model_that_no_filter_fits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 100, "a full disk": 400}[way]) for way in WAYS])
+@pytest.mark.parametrize(
+    ("way", "room"), [(way, {"a quota": 100, "a full disk": 400}[way]) for way in disks.WAYS]
+)
 def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int
 ) -> None:
@@ -527,18 +526,10 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
         "print(code, [p.name for p in Path(runs).rglob('*') if p.name.startswith('.')])\n"
         "print((*Path(runs).glob('*/ledger.jsonl'),)[0].read_text().splitlines()[-1])\n"
     )
-    folder = tmp_path / "disk"
-    folder.mkdir()
     monkeypatch.setenv("SPECFED_CACHE", str(tmp_path / "cache"))
     for split in ("train", "test"):  # so that only what is tried meets the full disk
         load("digits", split)
-    done = subprocess.run(
-        [*WAYS[way](room), sys.executable, "-c", program, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = disks.run(way, room, tmp_path / "disk", program)
     assert re.fullmatch(r"error: the run folder \S+ cannot be written: [\w ]+\n", done.stderr), done.stderr
     *_, left, last = done.stdout.splitlines()
     assert left == "7 []"

@@ -19,8 +19,8 @@ from common.errors import ConfigError
 from common.ledger import End, Header, read
 from specfed.commands.options import run_folders
 from specfed.settings import parse_overrides, read_run
+from tests import disks
 from tests.commands import Command, commands, in_this_process
-from tests.disks import WAYS
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -472,23 +472,17 @@ def test_the_command_line_itself_is_light() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize(("way", "room"), [(way, {"a quota": 1, "a full disk": 4}[way]) for way in WAYS])
+@pytest.mark.parametrize(
+    ("way", "room"), [(way, {"a quota": 1, "a full disk": 4}[way]) for way in disks.WAYS]
+)
 def test_a_full_disk_is_a_sentence_for_any_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int, words: list[str]
 ) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
     monkeypatch.setenv("SPECFED_CACHE", str(tmp_path / "cache"))
     for split in ("train", "test"):  # so that only what is tried meets the full disk
         load("digits", split)
     script = f"import sys; sys.argv[1:] = {words}; from specfed.cli import main; main()"
-    done = subprocess.run(
-        [*WAYS[way](room), sys.executable, "-c", script, str(folder)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)},
-        check=False,
-    )
+    folder = tmp_path / "disk"
+    done = disks.run(way, room, folder, script, TMPDIR=str(folder))
     assert done.returncode == 2, done.stderr
     assert re.fullmatch(r"error: [^\n]*(No space left on device|File too large)[^\n]*\n", done.stderr)

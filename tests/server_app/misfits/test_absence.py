@@ -1,5 +1,7 @@
 """Nodes that are silent, late, or away for a while."""
 
+from collections.abc import Callable
+
 from flwr.app import Message, Metadata
 from flwr.serverapp import Grid
 
@@ -28,25 +30,28 @@ def test_a_silent_node_is_missing_when_the_deadline_is_over(federation: Federati
     assert run.end.status == "completed-degraded"
 
 
-def test_a_node_may_come_late_leave_and_return_under_its_name(federation: Federation) -> None:
-    nodes = federation.nodes(3)
+def moving(**online: set[int]) -> Callable[[LocalGrid], Grid]:
+    """Nodes 2 and 3 are online at first, and others once the messages of a round are out (``after_1``, ...)."""
 
     class Moving(Around):
-        """site-3 (node 4) joins in round 2; site-1 (node 2) leaves for round 3."""
-
-        def __init__(self, grid: LocalGrid) -> None:
-            super().__init__(grid)
-            grid.online = {2, 3}
-
         def push_messages(self, messages: list[Message]) -> list[str]:
             ids = self.grid.push_messages(messages)
-            rounds = {m.metadata.group_id for m in messages}
-            self.grid.online = {"1": {2, 3, 4}, "2": {3, 4}, "3": {2, 3, 4}}.get(
-                max(rounds), self.grid.online
-            )
+            round_ = max(m.metadata.group_id for m in messages)
+            self.grid.online = online.get(f"after_{round_}", self.grid.online)
             return ids
 
-    run = federation.run(nodes=nodes, wrap_grid=Moving, rounds=4)  # type: ignore[arg-type]
+    def start(grid: LocalGrid) -> Grid:
+        grid.online = {2, 3}
+        return Moving(grid)  # type: ignore[return-value]
+
+    return start
+
+
+def test_a_node_may_come_late_leave_and_return_under_its_name(federation: Federation) -> None:
+    nodes = federation.nodes(3)
+    run = federation.run(
+        nodes=nodes, wrap_grid=moving(after_1={2, 3, 4}, after_2={3, 4}, after_3={2, 3, 4}), rounds=4
+    )
     took_part = {n: [c.client for c in run.clients() if c.round == n] for n in (1, 2, 3, 4)}
     assert took_part == {
         1: ["site-1", "site-2"],
@@ -77,19 +82,7 @@ def test_who_comes_late_with_other_names_of_classes_is_refused(federation: Feder
     named = "tests.federation:named_"
     nodes = [federation.node(f"site-{i}", data=f"{named}{1 if i < 3 else 2}") for i in (1, 2, 3)]
 
-    class Late(Around):
-        """site-3 (node 4) joins in round 2."""
-
-        def __init__(self, grid: LocalGrid) -> None:
-            super().__init__(grid)
-            grid.online = {2, 3}
-
-        def push_messages(self, messages: list[Message]) -> list[str]:
-            ids = self.grid.push_messages(messages)
-            self.grid.online |= {4} if any(m.metadata.group_id == "1" for m in messages) else set()
-            return ids
-
-    run = federation.run(nodes=nodes, wrap_grid=Late)  # type: ignore[arg-type]
+    run = federation.run(nodes=nodes, wrap_grid=moving(after_1={2, 3, 4}))
     (refused,) = [r.refused for r in run.records if isinstance(r, Joined)]
     assert refused.startswith("site-3 does not name its classes as site-1 does")
     assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}

@@ -1,9 +1,6 @@
 """Certificates and keys on their way to files and back. The oracles are ssh's fingerprints and Flower's loaders."""
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.errors import ConfigError
 from specfed.certs import making, reading, writing
-from tests.disks import WAYS
+from tests import disks
 
 KNOWN_KEY = (
     "ecdsa-sha2-nistp384 AAAAE2VjZHNhLXNoYTItbmlzdHAzODQAAAAIbmlzdHAzODQAAABhBMpVS6p2NOC8y2LNNs"
@@ -99,7 +96,8 @@ def test_a_private_key_is_not_taken_for_its_public_half(tmp_path: Path) -> None:
         reading.read_public_key(tmp_path / "site-a.key")
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", disks.WAYS)
+def test_a_full_disk_is_named_and_leaves_no_half_file(tmp_path: Path, way: str) -> None:
     program = (
         "import sys; from pathlib import Path; from specfed.certs.writing import NewFile, write\n"
         "folder = Path(sys.argv[1])\n"
@@ -107,15 +105,6 @@ def test_a_full_disk_is_named_and_leaves_no_half_file(tmp_path: Path) -> None:
         "except Exception as error: print(error)\n"
         "print([path.name for path in folder.iterdir()])\n"
     )
-    for way in WAYS.values():
-        folder = tmp_path / way.__name__
-        folder.mkdir()
-        done = subprocess.run(
-            [*way(64), sys.executable, "-c", program, str(folder)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            check=False,
-        )
-        said, left = done.stdout.splitlines()
-        assert said.startswith(f"{folder / 'b'} cannot be written: ") and left == "[]", done.stderr
+    done = disks.run(way, 64, tmp_path / "disk", program)
+    said, left = done.stdout.splitlines()
+    assert said.startswith(f"{tmp_path / 'disk' / 'b'} cannot be written: ") and left == "[]", done.stderr

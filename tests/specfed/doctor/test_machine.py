@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ import pytest
 from common.errors import ConfigError
 from specfed.doctor import finding, machine
 from specfed.launcher import app_files
-from tests.disks import WAYS
+from tests import disks
 
 NOBODY = 65534
 
@@ -139,16 +137,9 @@ print(found.state, found.text, found.fix)
 """
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", disks.WAYS)
 def test_a_full_disk(tmp_path: Path, way: str) -> None:
-    (tmp_path / "state").mkdir()
-    done = subprocess.run(
-        [*WAYS[way](64), sys.executable, "-c", PROGRAM, str(tmp_path / "state")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = disks.run(way, 64, tmp_path / "state", PROGRAM)
     assert done.stdout.startswith("problem there is no room for 1 MB in"), done.stdout + done.stderr
     assert "free some room there" in done.stdout
 
