@@ -208,6 +208,12 @@ class RunConfig(Checked):
     free_rider_share: Share = Field(
         0.5, description="and only a share below this part of an equal one is flagged"
     )
+    guards: Literal["off", "observe", "weight"] = Field(
+        "observe", description="flag noise, copies, replays, empty updates; weight: and give them none"
+    )
+    guard_z: NotNegative = Field(
+        5.0, description="an update is noise if it agrees with no other by so many standard deviations"
+    )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"] = Field(
         "mean", description="how updates become one; only mean and geometric-median use the weights"
     )

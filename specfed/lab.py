@@ -3,21 +3,30 @@
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from common.config import NodeConfig, RunConfig
 from common.ledger import Record
 from server_app.folder import RUNS
 from specfed.live import record_of
 
+if TYPE_CHECKING:
+    from specfed.local_grid import Answer
 
-def run(config: RunConfig, nodes: Sequence[NodeConfig], runs: Path) -> Iterator[Record]:
+Around = Callable[["Answer"], "Answer"]
+
+
+def run(
+    config: RunConfig, nodes: Sequence[NodeConfig], runs: Path, around: Around = lambda app: app
+) -> Iterator[Record]:
     """Carry out a run in this process; its ledger's records as they come.
 
-    The run folder goes into ``runs``. Raises the SpecfedError that ended the run, after its last record.
+    The run folder goes into ``runs``. ``around`` may put something around the nodes' app. Raises the
+    SpecfedError that ended the run, after its last record.
     """
     from client_app.app import app as client_app
     from server_app.app import app as server_app
@@ -30,7 +39,7 @@ def run(config: RunConfig, nodes: Sequence[NodeConfig], runs: Path) -> Iterator[
     def work() -> None:
         try:
             with _ledger_lines_to(records):
-                run_locally(server_app, client_app, config, nodes)
+                run_locally(server_app, around(client_app), config, nodes)
         except BaseException as error:  # handed to the thread that waits
             errors.append(error)
         records.put(None)

@@ -5,11 +5,10 @@ ids. On one kind of CPU a run gives the same bits as the deployment of the same 
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -20,6 +19,8 @@ from common.config import NodeConfig, RunConfig, Value
 SERVER_ID = 1  # Flower's own id of the server's side
 FAILED = 2  # Flower's code for an app that raised
 
+Answer = Callable[[Message, Context], Message]  # a ClientApp, or what stands around one
+
 
 class LocalGrid(Grid):
     """Answers each message at once by calling the ClientApp.
@@ -29,7 +30,7 @@ class LocalGrid(Grid):
     """
 
     def __init__(
-        self, client_app: ClientApp, nodes: Iterable[Mapping[str, Value]], run: Mapping[str, Value]
+        self, client_app: Answer, nodes: Iterable[Mapping[str, Value]], run: Mapping[str, Value]
     ) -> None:
         self._client_app = client_app
         self.contexts = {
@@ -89,7 +90,7 @@ class LocalGrid(Grid):
 
 
 def run_locally(
-    server_app: ServerApp, client_app: ClientApp, config: RunConfig, nodes: Iterable[NodeConfig]
+    server_app: ServerApp, client_app: Answer, config: RunConfig, nodes: Iterable[NodeConfig]
 ) -> None:
     """One whole run in this process; its folder goes where the environment says (``server_app.folder``)."""
     values = config.as_dict()

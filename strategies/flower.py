@@ -276,7 +276,7 @@ class RecipeStrategy(Strategy):
             return self._fail(verdicts, f"{found} would hold NaN or infinity; {_largest(accepted)}")
         self._failed = 0
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
-        flags = _by_client(low, self.rank_test.look(round_))
+        flags = _by_client(_one_each(low), _one_each(self.rank_test.look(round_)), outcome.flags)
         accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
         state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era)
         self.state, notes = self._without_lost_memory(state, accepted)
@@ -374,9 +374,13 @@ class _Turn:
         return time.monotonic() - self.started
 
 
-def _by_client(*found: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
+def _one_each(flags: Mapping[str, Flag]) -> dict[str, tuple[Flag, ...]]:
+    return {client: (flag,) for client, flag in flags.items()}
+
+
+def _by_client(*found: Mapping[str, tuple[Flag, ...]]) -> dict[str, tuple[Flag, ...]]:
     clients = sorted(set().union(*found))
-    return {client: tuple(flags[client] for flags in found if client in flags) for client in clients}
+    return {client: tuple(flag for flags in found for flag in flags.get(client, ())) for client in clients}
 
 
 def _largest(replies: Sequence[Reply]) -> str:

@@ -24,6 +24,7 @@ from common.errors import ConfigError
 from strategies.aggregate import Aggregate
 from strategies.fedawa import FedAwa
 from strategies.fedlaw import FedLaw, Proxy
+from strategies.guards import Guards
 from strategies.kalman import RankAdaptiveKalman
 from strategies.recipe import Recipe
 from strategies.rescale import Rescale, as_sent, clipped, equal_norms, in_turn
@@ -131,6 +132,7 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
     clip = _clip(config)
     full = replace(
         weighting,
+        guards=_guards(config),
         rescale=in_turn(weighting.rescale, clip),
         aggregate=_aggregate(config),
         rule=SERVER_RULES[config.algorithm](config),
@@ -145,6 +147,10 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
         "off": lambda: full if full.scorer is None else replace(observed, signals={}, scorer=None),
     }
     return modes[config.contribution]()
+
+
+def _guards(config: RunConfig) -> Guards | None:
+    return None if config.guards == "off" else Guards(weigh=config.guards == "weight", noise=config.guard_z)
 
 
 def _clip(config: RunConfig) -> Rescale:

@@ -1,4 +1,4 @@
-"""A recipe: signals -> scorer -> weigh -> rescale -> aggregate -> rule -> step -> send.
+"""A recipe: signals -> scorer -> weigh -> guard -> rescale -> aggregate -> rule -> step -> send.
 
 Famous names are recipes (``presets``).
 """
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from common.ledger import Flag
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
+from strategies.guards import NO_MOVES, Guards, Sighting
 from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
@@ -30,6 +32,7 @@ class RecipeState:
     personal: Personal = Personal()  # of nodes that do not receive the server's model
     shared: GlobalState = field(default_factory=dict)  # of the server's half of the nodes' algorithm
     members: tuple[str, ...] = ()  # all nodes ever known, by name
+    moves: Vector = field(default_factory=lambda: NO_MOVES)  # of the model, the latest ones, for the guards
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Outcome:
     scores: Scores | None = None
     shares: Vector | None = None  # the scores on the simplex, also when they are only observed
     notes: tuple[str, ...] = ()  # signals that were off, fallbacks that were taken
+    flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that guards flag
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Recipe:
     weigh: Weigh
     signals: Mapping[str, Signal] = field(default_factory=dict)
     scorer: Scorer | None = None
+    guards: Guards | None = None  # they see the updates as the signals do
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
     rule: ServerRule = ServerRule()  # the server's half of the nodes' algorithm
@@ -74,6 +79,8 @@ class Recipe:
             if parts is None:
                 notes.append("the scores have no positive sum: they do not weigh")
         weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
+        seen = self.guards.look(weights, round_, state.moves) if self.guards else Sighting(weights)
+        weights = seen.weights
         update = self.aggregate(self.rescale(round_), weights)
         if self.sized and scores is not None:
             update = resized(round_.model, update, scores.size)
@@ -87,12 +94,14 @@ class Recipe:
             weights=weights,
             scores=scores,
             shares=parts,
-            notes=tuple(notes),
+            notes=(*notes, *seen.notes),
+            flags=seen.flags,
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
         personal = self.send.after(state.personal, round_, weights, scorer_state, model)
         weighed = {**state.weights, **last}
-        return RecipeState(scorer_state, weighed, step_state, personal, shared, members), outcome
+        moves = self.guards.after(state.moves, round_.model, model) if self.guards else state.moves
+        return RecipeState(scorer_state, weighed, step_state, personal, shared, members, moves), outcome
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

@@ -163,12 +163,16 @@ def flagged(run: RunView) -> tuple[Flagged, ...]:
         for flag in record.flags:
             raised[record.client, flag.test].append((record.round, flag))
     entries = (
-        Flagged(
-            client, test, tuple(number for number, _ in flags), *max(flags, key=lambda f: abs(f[1].value))
-        )
+        Flagged(client, test, tuple(number for number, _ in flags), *max(flags, key=_beyond))
         for (client, test), flags in raised.items()
     )
     return tuple(sorted(entries, key=lambda entry: (-len(entry.rounds), natural(entry.client))))
+
+
+def _beyond(raised: tuple[int, Flag]) -> float:
+    """How far a flag is beyond its threshold, on whichever side."""
+    _, flag = raised
+    return abs(flag.value - flag.threshold)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -115,6 +115,26 @@ def drift(
     )
 
 
+@reproduce.command()
+def attacks(
+    overrides: Overrides = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    alpha: Alpha = 0.3,
+    rounds: Rounds = 10,
+    seeds: Seeds = 2,
+    rows: Rows = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """What does a node get for sending noise, copies or old news, and do the guards see it?"""
+    from specfed.experiments.attacks import as_markdown
+    from specfed.experiments.attacks import attacks as attack
+    from specfed.experiments.plan import Plan
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    _experiment("attacks", seeds, runs, lambda folder, say: as_markdown(attack(plan, folder, say)))
+
+
 def _experiment(name: str, seeds: int, runs: Path, measure: Callable[[Path, Say], str]) -> None:
     """Print what an experiment says, and the table that it returns; its files go to a new folder."""
     from specfed.deployment import writable

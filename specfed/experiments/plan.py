@@ -65,16 +65,20 @@ def dealt(plan: Plan, config: RunConfig, scratch: Path) -> Iterator[tuple[int, c
 
 
 def run_and_test(
-    config: RunConfig, nodes: Sequence[NodeConfig], folder: Path, test: Examples
+    config: RunConfig,
+    nodes: Sequence[NodeConfig],
+    folder: Path,
+    test: Examples,
+    around: lab.Around = lambda app: app,
 ) -> tuple[list[Record], float]:
-    """One run's records, and the test accuracy of its last model, 0..1."""
+    """One run's records, and the test accuracy of its last model, 0..1. ``around``: as for ``lab.run``."""
     from common import models
     from common.checkpoint import load_arrays
     from common.devices import resolve
     from common.evaluation import evaluate
     from common.params import carried, load_into, trainable
 
-    records = list(lab.run(config, nodes, folder))
+    records = list(lab.run(config, nodes, folder, around))
     (header,) = (record for record in records if isinstance(record, Header))
     model = models.build(config.model, test.input_shape, test.classes, config.seed)
     arrays = load_arrays(Path(header.folder) / "model.safetensors")

@@ -1,11 +1,14 @@
 """A free-rider in a whole run: who is flagged, by which test, and what the books say of it."""
 
 import numpy as np
+import pytest
 
+from common.config import Value
 from common.errors import ModelError
 from common.ledger import ClientRecord, Flag
 from server_app.bookkeeping import suspects_in
-from tests.federation import Federation
+from specfed.experiments.attacks import ATTACKS, Attackers, Memory
+from tests.federation import Federation, Handler, Run
 
 
 def test_ten_rows_that_claim_to_be_three_hundred_are_flagged_by_their_rank(federation: Federation) -> None:
@@ -54,6 +57,56 @@ def test_a_runs_free_rider_thresholds_reach_its_test(federation: Federation) -> 
     eager = federation.run("eager", nodes, rounds=5, free_rider_z=-1e-9, free_rider_share=1.0)
     flags = [flag for line in eager.clients() for flag in line.flags if flag.test == "robust-z"]
     assert flags and {flag.threshold for flag in flags} == {-1e-9}
+
+
+def attacked(federation: Federation, run_id: str, attack: str, memory: Memory, **keys: Value) -> Run:
+    """A run on the digits whose last of four nodes attacks, and remembers what it has received."""
+    nodes = [federation.node(f"site-{i}", range(i - 1, 1200, 4), data="digits") for i in range(1, 5)]
+
+    def wrap(app: Handler) -> Handler:
+        return Attackers(app, ["site-4"], ATTACKS[attack], memory)
+
+    more: dict[str, Value] = {"model": "mlp4", "learning_rate": 0.05, "eval_data": "digits", **keys}
+    run = federation.run(run_id, nodes, wrap=wrap, **more)
+    assert run.error is None and run.end.status == "completed"
+    return run
+
+
+def test_a_node_that_sends_noise_is_told_of_and_with_guards_that_weigh_gets_nothing(
+    federation: Federation,
+) -> None:
+    told = attacked(federation, "told", "noise", {}, weighting="spectralfed")
+    taken = attacked(federation, "taken", "noise", {}, weighting="spectralfed", guards="weight")
+    for run in (told, taken):
+        for line in run.clients():
+            assert [flag.test for flag in line.flags] == (["noise"] if line.client == "site-4" else [])
+        (suspect,) = run.end.suspects
+        assert suspect.client == "site-4" and "no more in common with any other" in suspect.text
+        page = (run.folder / "report.html").read_text()
+        assert "no more in common with any other" in page and "noise, flagged in 3 rounds (1–3)" in page
+    # The scores are fooled: that is what the guards are for.
+    assert all(line.weight == 0 for line in taken.clients("site-4"))
+    for number in (1, 2, 3):
+        free = {line.client: line.weight for line in told.clients() if line.round == number}
+        assert max(free, key=free.get) == "site-4"  # type: ignore[arg-type]
+        weights = [line.weight for line in taken.clients() if line.round == number]
+        assert sum(weights) == pytest.approx(1)  # type: ignore[arg-type]
+
+
+def test_guards_that_tell_change_no_bit_of_a_run(federation: Federation) -> None:
+    off = attacked(federation, "off", "noise", {}, guards="off")
+    told = attacked(federation, "told", "noise", {})
+    assert off.model_bytes == told.model_bytes
+    assert not any(line.flags for line in off.clients())
+
+
+def test_a_resumed_run_still_knows_the_models_last_moves(federation: Federation) -> None:
+    whole = attacked(federation, "whole", "replay", {}, rounds=4, guards="weight")
+    memory: Memory = {}
+    attacked(federation, "cut", "replay", memory, rounds=2, guards="weight")
+    resumed = attacked(federation, "other", "replay", memory, rounds=4, guards="weight", resume="cut")
+    assert [line.flags[-1].test for line in resumed.clients("site-4")] == ["empty", *["replay"] * 3]
+    assert resumed.model_bytes == whole.model_bytes
 
 
 def test_an_entropy_layer_that_is_not_there_ends_the_run_before_it_trains(federation: Federation) -> None:

@@ -85,6 +85,7 @@ def test_a_run_repeats_bit_for_bit_in_whatever_order_nodes_answer(federation: Fe
         {"weighting": "shapfed", "personalise": "share"},
         {"weighting": "shapfed", "personalise": "relative", "model": "tests.federation:normed_net"},
         {"weighting": "cgsv", "reward_beta": 1.0},
+        {"weighting": "spectralfed", "guards": "weight", "guard_z": 4.0},
         {"weighting": "fedlaw", "proxy_data": DATA, "model": "tests.federation:normed_net"},
     ],
     ids=lambda more: "-".join(str(value) for value in more.values()),

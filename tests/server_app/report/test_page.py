@@ -56,6 +56,16 @@ def test_of_several_flags_the_strongest_is_the_evidence() -> None:
     assert (entry.rounds, entry.strongest_round, entry.strongest.value) == ((1, 2, 3), 2, -9.0)
 
 
+def test_the_strongest_flag_is_farthest_beyond_its_threshold_on_whichever_side() -> None:
+    values = {1: 9.0, 2: 2.0, 3: 5.0}
+    records = [
+        accepted(n, "a", 0.1, 0.1, flags=(FLAG.model_copy(update={"value": value, "threshold": 10.0}),))
+        for n, value in values.items()
+    ]
+    (entry,) = flagged(view([header("a"), *records]))
+    assert (entry.strongest_round, entry.strongest.value) == (2, 2.0)
+
+
 def test_the_caveat_stands_without_suspects_too(tmp_path: Path) -> None:
     seen = words(report(tmp_path, [header("a"), accepted(1, "a", 1.0, 1.0), done(1, 0.5)]))
     assert "No client stands out" in seen and "cannot prove" in seen

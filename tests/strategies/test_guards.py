@@ -1,0 +1,324 @@
+"""The guards: each test by construction and against an obvious version, their order, and what they take."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import RunConfig
+from common.models import Head
+from common.params import Arrays
+from strategies import presets
+from strategies.guards import MOST, MOVES, NO_MOVES, Guards
+from strategies.recipe import RecipeState
+from strategies.round import Reply, Round
+
+SHAPE = (120, 100)  # 12,000 elements: enough for the noise test
+EQUAL = np.full(5, 0.2)
+
+
+def draw(seed: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def honest(seed: int) -> np.ndarray:
+    """An update that has a tenth of its direction in common with other honest ones."""
+    return 0.3 * draw(999) + draw(seed)
+
+
+def round_of(updates: dict[str, np.ndarray], dtype: str = "float64") -> Round:
+    model = {"w": np.zeros(next(iter(updates.values())).shape, dtype), "head": np.zeros((3, 4), dtype)}
+    replies = tuple(
+        Reply(name, {"w": updates[name].astype(dtype), "head": np.zeros((3, 4), dtype)}, {}, 10)
+        for name in sorted(updates)
+    )
+    return Round(1, model, Head("head", None, (3, 4)), replies)
+
+
+def cohort(**others: np.ndarray) -> Round:
+    """Four honest clients, ``a`` to ``d``, and these."""
+    return round_of({name: honest(i) for i, name in enumerate("abcd")} | others)
+
+
+def found_by(guards: Guards, round_: Round, moves: np.ndarray = NO_MOVES) -> dict[str, list[str]]:
+    weights = np.full(len(round_.replies), 1 / len(round_.replies))
+    seen = guards.look(weights, round_, moves)
+    return {name: [flag.test for flag in flags] for name, flags in seen.flags.items()}
+
+
+def moves_of(*moves: np.ndarray) -> np.ndarray:
+    """The model's moves as the guards keep them: the head did not move."""
+    return np.stack([np.concatenate([move.ravel(), np.zeros(12)]) for move in moves])
+
+
+def test_honest_updates_of_one_direction_or_its_opposite_pass() -> None:
+    assert found_by(Guards(), cohort(e=honest(5))) == {}
+    assert found_by(Guards(), cohort(e=-honest(5))) == {}
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_noise_of_any_length_is_flagged_with_its_z(scale: float) -> None:
+    round_ = round_of({name: honest(i) * scale for i, name in enumerate("abcd")} | {"e": draw(50) * scale})
+    seen = Guards().look(EQUAL, round_)
+    assert [*seen.flags] == ["e"]
+    (flag,) = seen.flags["e"]
+    assert (flag.test, flag.threshold) == ("noise", 5.0) and flag.value < 4
+    assert f"z {flag.value:.1f}" in flag.text and "privacy" in flag.text
+
+
+def z_by_hand(updates: list[np.ndarray], moves: list[np.ndarray]) -> list[float]:
+    """Residuals of least squares, then the largest cosine with another's."""
+    rest = []
+    for update in updates:
+        e = update.ravel()
+        if moves:
+            basis = np.stack([move.ravel() for move in moves], axis=1)
+            e = e - basis @ np.linalg.lstsq(basis, e, rcond=None)[0]
+        rest.append(e / np.linalg.norm(e))
+    return [
+        math.sqrt(len(e)) * max(abs(float(e @ other)) for j, other in enumerate(rest) if j != i)
+        for i, e in enumerate(rest)
+    ]
+
+
+@given(st.integers(0, 999), st.integers(0, 3))
+def test_z_is_that_of_the_definition(seed: int, moves: int) -> None:
+    updates = [draw(seed + i, (20, 6)) + 0.2 * draw(seed, (20, 6)) for i in range(1, 5)]
+    past = [draw(seed + 100 + i, (20, 6)) for i in range(moves)]
+    model: Arrays = {"w": np.zeros((20, 6))}
+    replies = tuple(Reply(f"c{i}", {"w": update}, {}, 1) for i, update in enumerate(updates))
+    round_ = Round(1, model, Head("w", None, (20, 6)), replies)
+    kept = np.stack([move.ravel() for move in past]) if past else NO_MOVES
+    # Everybody is flagged at a threshold that nobody reaches, so that all values are seen.
+    seen = Guards(noise=math.inf, fewest=1).look(np.full(4, 0.25), round_, kept)
+    assert [f.value for (f,) in seen.flags.values()] == pytest.approx(z_by_hand(updates, past), rel=1e-9)
+
+
+def test_the_largest_z_of_three_tensors_counts_and_no_fourth() -> None:
+    sizes = {"t1": (130, 100), "t2": (120, 100), "t3": (110, 100), "t4": (100, 100)}
+    model = {name: np.zeros(shape) for name, shape in reversed(sizes.items())}
+
+    def flagged(common: str) -> set[str]:
+        replies = tuple(
+            Reply(f"c{i}", {n: draw(i * 10 + k, s) for k, (n, s) in enumerate(sizes.items())}, {}, 1)
+            for i in range(4)
+        )
+        for reply in replies:
+            reply.update[common] += 0.5 * draw(99, sizes[common])
+        return set(
+            Guards().look(np.full(4, 0.25), Round(1, model, Head("t1", None, (130, 100)), replies)).flags
+        )
+
+    assert all(not flagged(name) for name in ("t1", "t2", "t3"))
+    assert len(flagged("t4")) == 4
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-9, 0.049])
+def test_an_empty_update_is_flagged_and_nobodys_peer(share: float) -> None:
+    round_ = cohort(e=honest(5) * share)
+    seen = Guards().look(EQUAL, round_)
+    assert [*seen.flags] == ["e"]
+    (flag,) = seen.flags["e"]
+    typical = np.median([np.linalg.norm(reply.update["w"]) for reply in round_.replies[:4]])
+    assert flag.test == "empty"
+    assert flag.value == pytest.approx(np.linalg.norm(round_.replies[4].update["w"]) / typical, rel=0.02)
+
+
+def test_a_short_update_passes() -> None:
+    round_ = cohort(e=honest(5) * 0.06)
+    assert found_by(Guards(), round_) == {}
+
+
+@pytest.mark.parametrize("mix", [(1.0, 0.0, 0.0), (0.2, -3.0, 0.5), (0.0, 0.0, 1e-3)])
+def test_any_mix_of_the_last_moves_is_a_replay(mix: tuple[float, float, float]) -> None:
+    past = [draw(70 + i) for i in range(3)]
+    copied = sum(factor * move for factor, move in zip(mix, past, strict=True))
+    length = np.linalg.norm(honest(0)) / np.linalg.norm(copied)
+    round_ = cohort(e=copied * length)
+    assert found_by(Guards(), round_, moves_of(*past)) == {"e": ["replay"]}
+
+
+def test_moves_that_point_the_same_way_are_taken_out_once() -> None:
+    past = draw(70)
+    round_ = cohort(e=past)
+    alike = moves_of(past, 2 * past, np.zeros(SHAPE))
+    assert found_by(Guards(), round_, alike) == {"e": ["replay"]}
+    assert found_by(Guards(), cohort(), alike) == {}
+
+
+def test_a_small_move_beside_large_ones_is_taken_out_too() -> None:
+    past = [draw(70), draw(71) * 1e-9]
+    assert found_by(Guards(), cohort(e=draw(71)), moves_of(*past)) == {"e": ["replay"]}
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_squares_neither_overflow_nor_vanish(scale: float) -> None:
+    kinds = {
+        "a": honest(0),
+        "b": honest(1),
+        "c": honest(2),
+        "d": draw(50),
+        "e": draw(70),
+        "f": np.zeros(SHAPE),
+    }
+    round_ = round_of({name: x * scale for name, x in kinds.items()})
+    with np.errstate(all="raise", under="ignore"):
+        found = found_by(Guards(), round_, moves_of(draw(70) * scale))
+    assert found == {"d": ["noise"], "e": ["replay"], "f": ["empty"]}
+
+
+def test_the_typical_length_is_that_of_updates_that_are_there() -> None:
+    """Three of five send nothing: the median of all would be 0."""
+    small = {"a": honest(0) * 1e-5, "b": honest(1) * 1e-5} | {name: np.zeros(SHAPE) for name in "cde"}
+    assert found_by(Guards(), round_of(small)) == {name: ["empty"] for name in "cde"}
+
+
+def test_a_replay_with_noise_is_noise() -> None:
+    past = draw(70) * 20
+    round_ = cohort(e=past + draw(80))
+    assert found_by(Guards(), round_, moves_of(past)) == {"e": ["noise"]}
+
+
+def test_copies_share_the_weight_of_one_and_name_each_other() -> None:
+    seen = Guards(weigh=True).look(EQUAL, cohort(e=honest(0) * 1.5))
+    assert {name: [f.test for f in flags] for name, flags in seen.flags.items()} == {
+        "a": ["copy"],
+        "e": ["copy"],
+    }
+    assert "that of e brings" in seen.flags["a"][0].text and "that of a brings" in seen.flags["e"][0].text
+    assert seen.weights == pytest.approx([1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8])
+
+
+def test_what_is_alike_in_the_models_own_moves_alone_is_no_copy() -> None:
+    """With momentum on the server's side most of a step is the same for everybody."""
+    past = draw(70) * 30
+    round_ = round_of({name: past + honest(i) for i, name in enumerate("abcd")})
+    assert found_by(Guards(), round_, moves_of(past)) == {}
+    assert set(found_by(Guards(), round_)) == set("abcd")
+
+
+def test_several_that_send_the_same_noise_are_noise_too() -> None:
+    seen = Guards(weigh=True).look(EQUAL, cohort(e=draw(50)))
+    assert [*seen.flags] == ["e"]
+    two = cohort(e=draw(50), f=draw(50))
+    seen = Guards(weigh=True).look(np.full(6, 1 / 6), two)
+    assert {n: [f.test for f in flags] for n, flags in seen.flags.items()} == {
+        n: ["copy", "noise"] for n in "ef"
+    }
+    assert seen.weights == pytest.approx([0.25, 0.25, 0.25, 0.25, 0, 0])
+
+
+def test_two_clients_are_not_tested_and_three_are() -> None:
+    assert found_by(Guards(), round_of({"a": honest(0), "b": draw(50)})) == {}
+    assert found_by(Guards(), round_of({"a": honest(0), "b": np.zeros(SHAPE)})) == {}
+    assert found_by(Guards(), round_of({"a": honest(0), "b": honest(1), "c": np.zeros(SHAPE)})) == {
+        "c": ["empty"]
+    }
+    assert found_by(Guards(), round_of({"a": honest(0), "b": honest(1), "e": draw(50)})) == {"e": ["noise"]}
+
+
+def test_noise_takes_two_peers() -> None:
+    """Of three one is empty: who of the other two is noise, nobody can say."""
+    round_ = round_of({"a": honest(0), "b": np.zeros(SHAPE), "e": draw(50)})
+    assert found_by(Guards(), round_) == {"b": ["empty"]}
+
+
+def test_a_small_model_has_no_noise_test_and_the_others() -> None:
+    small = {name: draw(i, (90, 100)) for i, name in enumerate("abcd")}
+    assert found_by(Guards(), round_of(small)) == {}
+    assert found_by(Guards(), round_of(small | {"e": small["a"]})) == {"a": ["copy"], "e": ["copy"]}
+
+
+def test_a_very_large_tensor_is_compared_on_evenly_spaced_elements() -> None:
+    shape = (MOST + 1, 2)
+    moves = Guards().after(NO_MOVES, {"w": np.zeros(shape)}, {"w": np.arange(2.0 * MOST + 2).reshape(shape)})
+    assert moves.shape == (1, math.ceil((2 * MOST + 2) / 3))
+    assert moves[0].tolist()[:4] == [0, 3, 6, 9]
+
+
+def test_the_last_moves_are_kept_in_their_order() -> None:
+    moves = NO_MOVES
+    for i in range(MOVES + 2):
+        moves = Guards().after(moves, {"w": np.zeros((2, 2))}, {"w": np.full((2, 2), float(i))})
+    assert moves[:, 0].tolist() == [2, 3, 4]
+
+
+def test_flags_only_tell_unless_they_weigh() -> None:
+    weights = np.array([0.1, 0.2, 0.3, 0.2, 0.2])
+    round_ = cohort(e=draw(50))
+    assert Guards().look(weights, round_).weights is weights
+    guarded = Guards(weigh=True).look(weights, round_).weights
+    assert guarded == pytest.approx([0.125, 0.25, 0.375, 0.25, 0])
+
+
+def test_without_flags_not_a_bit_of_the_weights_changes() -> None:
+    weights = np.array([0.1, 0.2, 0.3, 0.2, 0.2]) + 1e-17
+    assert Guards(weigh=True).look(weights, cohort(e=honest(5))).weights is weights
+
+
+@pytest.mark.parametrize("updates", ["noise", "zeros"])
+def test_where_everybody_is_flagged_the_weights_stay_and_a_note_says_so(updates: str) -> None:
+    round_ = round_of({n: draw(i) if updates == "noise" else np.zeros(SHAPE) for i, n in enumerate("abc")})
+    weights = np.array([0.5, 0.3, 0.2])
+    seen = Guards(weigh=True).look(weights, round_)
+    assert len(seen.flags) == 3 and seen.weights is weights
+    assert seen.notes == ("the guards flag everybody who has a weight, and take none",)
+
+
+@given(st.lists(st.sampled_from(["honest", "noise", "zero", "copy", "huge", "tiny"]), min_size=1, max_size=7))
+def test_weights_stay_on_the_simplex_whatever_is_sent(kinds: list[str]) -> None:
+    makes = {
+        "honest": honest,
+        "noise": lambda i: draw(50 + i),
+        "zero": lambda i: np.zeros(SHAPE),
+        "copy": lambda i: honest(0),
+        "huge": lambda i: honest(i) * 1e37,
+        "tiny": lambda i: honest(i) * 1e-42,
+    }
+    round_ = round_of({f"c{i}": makes[kind](i) for i, kind in enumerate(kinds)}, "float32")
+    weights = np.random.default_rng(len(kinds)).dirichlet(np.ones(len(kinds)))
+    with np.errstate(all="raise", under="ignore"):
+        seen = Guards(weigh=True).look(weights, round_)
+    assert seen.weights.sum() == pytest.approx(1) and (seen.weights >= 0).all()
+    for flag in (flag for flags in seen.flags.values() for flag in flags):
+        assert math.isfinite(flag.value)
+
+
+def run(guards: str) -> tuple[RecipeState, list[np.ndarray]]:
+    """Three rounds of four honest clients and one that sends noise, and the weights of each."""
+    recipe = presets.build(RunConfig.read({"weighting": "spectralfed", "guards": guards}, "the test"))
+    state, weights = RecipeState(), []
+    for number in range(3):
+        round_ = cohort(e=draw(50 + number))
+        for i, reply in enumerate(round_.replies):
+            reply.update["head"][:] = draw(10 * number + i, (3, 4))
+        state, outcome = recipe.run(state, round_, round_.clients)
+        weights.append(outcome.weights)
+        assert set(outcome.flags) == (set() if guards == "off" else {"e"})
+    return state, weights
+
+
+def test_a_recipe_is_guarded_outside_its_scores() -> None:
+    off, free = run("off")
+    observed, watched = run("observe")
+    guarded, taken = run("weight")
+    assert len(off.moves) == 0 and len(observed.moves) == len(guarded.moves) == 3
+    for a, b, c in zip(free, watched, taken, strict=True):
+        assert (a == b).all() and a[4] > 0
+        assert c[4] == 0 and c[:4] == pytest.approx(a[:4] / a[:4].sum())
+    assert guarded.scorer == off.scorer  # the entropy does not look at weights
+
+
+def test_a_recipe_tells_where_the_guards_take_none() -> None:
+    recipe = presets.build(RunConfig.read({"weighting": "uniform", "guards": "weight"}, "the test"))
+    round_ = round_of({name: draw(i) for i, name in enumerate("abc")})
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.notes == ("the guards flag everybody who has a weight, and take none",)
+    assert len(outcome.flags) == 3 and outcome.weights == pytest.approx(np.full(3, 1 / 3))
+
+
+def test_z_of_a_run_is_the_guards_threshold() -> None:
+    built = presets.build(RunConfig.read({"guard-z": 7.5, "guards": "weight"}, "the test"))
+    assert built.guards == Guards(weigh=True, noise=7.5)
