@@ -21,6 +21,7 @@ from common.config import RunConfig
 from common.models import Head
 from strategies import presets
 from strategies.aggregate import weighted_sum
+from strategies.guards import NO_MOVES, Guards
 from strategies.recipe import Recipe, RecipeState
 from strategies.round import Reply, Round, Vector
 from strategies.signals.alignment import alignment
@@ -58,9 +59,19 @@ def make_round() -> Round:
 
 
 def scoring_only(weighting: str) -> Recipe:
-    """A weighting's recipe with everything but the sum over the model: signals, scorer, weights."""
+    """A weighting's recipe without the sum over the model and the guards: signals, scorer, weights."""
     recipe = presets.build(RunConfig.model_validate({"weighting": weighting}))
-    return replace(recipe, aggregate=lambda *_: {}, step=lambda state, model, update: (state, model))
+    return replace(
+        recipe, guards=None, aggregate=lambda *_: {}, step=lambda state, model, update: (state, model)
+    )
+
+
+def moves_of(round_: Round) -> Vector:
+    """Three moves of the model, as the guards keep them."""
+    moves, model = NO_MOVES, round_.model
+    for reply in round_.replies[:3]:
+        moves = Guards().after(moves, model, reply.update)
+    return moves
 
 
 def one_svd_a_client(matrices: Iterable[NDArray[np.generic]]) -> Vector:
@@ -113,6 +124,7 @@ def main(repeats: int) -> None:
     variants = {
         "one pass": partial(measure.of_call, one_pass, round_),
         "aggregation": partial(measure.of_call, lambda: dict(weighted_sum(round_, weights))),
+        "guards": partial(measure.of_call, Guards().look, weights, round_, moves_of(round_)),
         **{
             name: partial(measure.of_call, recipe.run, RecipeState(), round_, round_.clients)
             for name, recipe in recipes.items()
@@ -127,7 +139,8 @@ def main(repeats: int) -> None:
             "repeats": repeats,
             "cpu-seconds": {name: round(value, 3) for name, value in seconds.items()},
             "percent-of-the-aggregation": {
-                name: round(100 * seconds[name] / seconds["aggregation"], 2) for name in WEIGHTINGS
+                name: round(100 * seconds[name] / seconds["aggregation"], 2)
+                for name in (*WEIGHTINGS, "guards")
             },
             "times-faster-than-svd": {
                 name: round(seconds[f"{name} by svd"] / seconds[name], 2) for name in WEIGHTINGS

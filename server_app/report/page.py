@@ -68,6 +68,11 @@ CONTRIBUTIONS = {
     "observe": "scores are recorded, and do not weigh",
     "weight": "scores weigh the aggregation",
 }
+GUARDS = {
+    "off": "nothing is looked for",
+    "observe": "noise, copies, replays and empty updates are flagged; their weight stays",
+    "weight": "noise, replays and empty updates get no weight in their round, copies share one",
+}
 CAVEAT = (
     "These are hints, not verdicts. All scores are computed from model updates alone, so they cannot "
     "prove that a client has the data it says it has, or that it has not. Talk to the site before you act."
@@ -151,6 +156,7 @@ def _facts(run: RunView) -> Html:
         "Local rule": _rule(config),
         "Weighting": _weighting(config),
         "Contribution": _contribution(config),
+        "Guards": _explained(config.get("guards"), GUARDS),
         "Accuracy and loss": _measured(run),
         "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
     }

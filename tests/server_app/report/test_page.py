@@ -111,3 +111,24 @@ def test_the_layer_whose_entropy_is_read_has_its_name(tmp_path: Path, layer: str
     for weighting, more in (("spectralfed", ""), ("spectralfuse", " and alignment of the head’s")):
         records = [header("a", **{"weighting": weighting, "entropy-layer": layer})]
         assert f"entropy of {named} update{more}" in words(report(tmp_path, records))
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("off", "Guards off – nothing is looked for"),
+        (
+            "observe",
+            "Guards observe – noise, copies, replays and empty updates are flagged; their weight stays",
+        ),
+        ("weight", "Guards weight – noise, replays and empty updates get no weight in their round"),
+    ],
+)
+def test_the_facts_say_what_guards_did(tmp_path: Path, mode: str, said: str) -> None:
+    assert said in words(report(tmp_path, [header("a", guards=mode)]))
+
+
+def test_a_ledger_from_before_there_were_guards_can_be_shown(tmp_path: Path) -> None:
+    old = header("a")
+    config = {key: value for key, value in old.config.items() if not key.startswith("guard")}
+    assert "Guards –" in words(report(tmp_path, [old.model_copy(update={"config": config})]))
