@@ -119,6 +119,7 @@ class RunFolder:
         saved = {
             "recipe": recipe,
             "history": dict(state.history),
+            "ranks": dict(state.ranks),
             "memory": {"accepted": dict(state.accepted), "era": state.era},
             "clock": clock,
         }
@@ -273,6 +274,7 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         parts = TypeAdapter(dict[str, float]).validate_python(saved["parts"])
         members = TypeAdapter(list[str]).validate_python(saved["members"])
         history = TypeAdapter(History).validate_python(latest.state["history"])
+        ranks = TypeAdapter(dict[str, int]).validate_python(latest.state["ranks"])
         accepted = TypeAdapter(dict[str, int]).validate_python(latest.state["memory"]["accepted"])
         era = TypeAdapter(int).validate_python(latest.state["memory"]["era"])
         TypeAdapter(float).validate_python(latest.state["clock"]["elapsed"])
@@ -286,7 +288,7 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
     personal = Personal(nested(latest.personal), parts)
     moves = np.asarray(latest.moves.get(MOVES, NO_MOVES), dtype=np.float64)
     recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members), moves)
-    return latest, StrategyState(latest.buffers, recipe, history, accepted, era)
+    return latest, StrategyState(latest.buffers, recipe, history, accepted, era, ranks)
 
 
 def fit(past: Past, arrays: Arrays, buffers: Arrays) -> tuple[Arrays, StrategyState]:

@@ -45,7 +45,7 @@ from common.seeding import stream
 from common.text import one_line
 from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
-from strategies.first_layer_rank import NO_RANK_TEST, RankTest
+from strategies.first_layer_rank import NO_RANK_TEST, Ranks, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
@@ -95,6 +95,7 @@ class StrategyState:
     history: History = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)  # client -> round of its last accepted reply
     era: int = 0  # how often all nodes' memories had to start anew; ``accepted`` is of this era
+    ranks: Ranks = field(default_factory=dict)  # the highest so far, for the first-layer rank test
 
 
 @dataclass(frozen=True)
@@ -276,9 +277,10 @@ class RecipeStrategy(Strategy):
             return self._fail(verdicts, f"{found} would hold NaN or infinity; {_largest(accepted)}")
         self._failed = 0
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
-        flags = _by_client(_one_each(low), _one_each(self.rank_test.look(round_)), outcome.flags)
+        ranks, few = self.rank_test.look(self.state.ranks, round_)
+        flags = _by_client(_one_each(low), _one_each(few), outcome.flags)
         accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
-        state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era)
+        state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era, ranks)
         self.state, notes = self._without_lost_memory(state, accepted)
         said = "; ".join((*outcome.notes, *notes))
         self.last = RoundResult(turn.number, verdicts, turn.seconds(), outcome, flags, said, turn.sent)

@@ -6,9 +6,10 @@ import pytest
 from common.config import Value
 from common.errors import ModelError
 from common.ledger import ClientRecord, Flag
+from common.messages import UPDATE, Message, pack, unpack
 from server_app.bookkeeping import suspects_in
 from specfed.experiments.attacks import ATTACKS, Attackers, Memory
-from tests.federation import Federation, Handler, Run
+from tests.federation import Federation, Handler, Run, on_train
 
 
 def test_ten_rows_that_claim_to_be_three_hundred_are_flagged_by_their_rank(federation: Federation) -> None:
@@ -23,6 +24,34 @@ def test_ten_rows_that_claim_to_be_three_hundred_are_flagged_by_their_rank(feder
     assert suspect.client == "site-4"
     assert "N distinct examples" in suspect.text and "flagged in 3 rounds, the last one 3" in suspect.text
     assert "first-layer-rank" in (run.folder / "report.html").read_text()
+
+
+def flat_from(first: int) -> object:
+    """From this round on site-4 sends an update whose first layer has a rank of 3."""
+
+    def flatten(reply: Message, number: int) -> Message:
+        update = unpack(reply.content.array_records[UPDATE])
+        name = next(iter(update))
+        u, s, v = np.linalg.svd(update[name], full_matrices=False)
+        update[name] = ((u[:, :3] * s[:3]) @ v[:3]).astype(np.float32)
+        reply.content[UPDATE] = pack(update)
+        return reply
+
+    return on_train("site-4", flatten, range(first, 9))
+
+
+def test_a_high_rank_is_remembered_also_by_a_run_that_goes_on(federation: Federation) -> None:
+    nodes = [federation.node(f"site-{i}", range(i - 1, 1200, 4), data="digits") for i in range(1, 5)]
+    keys: dict[str, Value] = {"model": "mlp4", "learning_rate": 0.05, "eval_data": "digits"}
+
+    def flagged(run: Run) -> list[int]:
+        assert run.error is None
+        return [c.round for c in run.clients() if any(f.test == "first-layer-rank" for f in c.flags)]
+
+    assert flagged(federation.run("low", nodes, wrap=flat_from(1), **keys)) == [1, 2, 3]
+    assert flagged(federation.run("later", nodes, wrap=flat_from(2), **keys)) == []
+    federation.run("cut", nodes, rounds=1, **keys)
+    assert flagged(federation.run("on", nodes, wrap=flat_from(2), resume="cut", rounds=3, **keys)) == []
 
 
 def test_a_run_with_a_convolution_has_no_such_flags(federation: Federation) -> None:

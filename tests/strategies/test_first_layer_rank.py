@@ -57,23 +57,47 @@ def test_training_on_few_rows_keeps_the_rank_low_however_long(rows: int, epochs:
 
 
 def test_the_one_with_half_the_rank_of_its_peers_is_flagged_with_evidence() -> None:
-    flags = RankTest("fc1.weight").look(round_of({"a": 20, "b": 22, "c": 9, "d": 24}))
+    flags = RankTest("fc1.weight").look({}, round_of({"a": 20, "b": 22, "c": 9, "d": 24}))[1]
     assert list(flags) == ["c"]
     flag = flags["c"]
     assert (flag.test, flag.value, flag.threshold) == ("first-layer-rank", 9, 10.5)
     assert "rank 9" in flag.text and "peers 21" in flag.text and "claims 100" in flag.text
 
 
+def test_a_rank_that_was_high_once_clears_a_client_for_good() -> None:
+    """Rows that the model has learnt give next to no gradient, and honest ranks fall with the rounds."""
+    test = RankTest("fc1.weight")
+    best, flags = test.look({}, round_of({"a": 20, "b": 22, "c": 18, "d": 8}))
+    assert best == {"a": 20, "b": 22, "c": 18, "d": 8} and list(flags) == ["d"]
+    best, flags = test.look(best, round_of({"a": 20, "b": 16, "c": 5, "d": 5}))
+    assert best == {"a": 20, "b": 22, "c": 18, "d": 8} and list(flags) == ["d"]
+    assert (flags["d"].value, flags["d"].threshold) == (8, 9.5)
+    assert "rank 8 at most" in flags["d"].text and "peers 19" in flags["d"].text
+
+
+def test_a_node_that_comes_late_is_compared_with_the_round_as_well() -> None:
+    best, _ = RankTest("fc1.weight").look({}, round_of({"a": 20, "b": 22, "c": 24}))
+    late = round_of({"a": 9, "b": 8, "c": 9, "d": 7})
+    assert RankTest("fc1.weight").look(best, late)[1] == {}
+    poor = round_of({"a": 9, "b": 8, "c": 9, "d": 3})
+    assert list(RankTest("fc1.weight").look(best, poor)[1]) == ["d"]
+
+
+def test_absent_clients_keep_their_rank_and_typical_are_those_who_are_there() -> None:
+    best, _ = RankTest("fc1.weight").look({"gone": 29}, round_of({"a": 4, "b": 4, "c": 4}))
+    assert best == {"gone": 29, "a": 4, "b": 4, "c": 4}
+
+
 def test_a_node_with_few_examples_that_says_so_is_let_be() -> None:
     ranks = {"a": 20, "b": 22, "c": 5, "d": 24}
-    assert RankTest("fc1.weight").look(round_of(ranks, {"c": 10})) == {}
-    assert list(RankTest("fc1.weight").look(round_of(ranks, {"c": 11}))) == ["c"]
+    assert RankTest("fc1.weight").look({}, round_of(ranks, {"c": 10}))[1] == {}
+    assert list(RankTest("fc1.weight").look({}, round_of(ranks, {"c": 11}))[1]) == ["c"]
 
 
 def test_a_cohort_of_low_ranks_or_of_two_says_nothing() -> None:
     test = RankTest("fc1.weight")
-    assert test.look(round_of({"a": 3, "b": 3, "c": 4})) == {}
-    assert test.look(round_of({"a": 1, "b": 20})) == {}
+    assert test.look({}, round_of({"a": 3, "b": 3, "c": 4}))[1] == {}
+    assert test.look({}, round_of({"a": 1, "b": 20}))[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +112,7 @@ def test_a_cohort_of_low_ranks_or_of_two_says_nothing() -> None:
 def test_a_run_that_breaks_the_rule_is_not_tested_and_says_why(change: dict[str, Value], says: str) -> None:
     test = first_layer_rank(RunConfig.read(change, "the test"), MODEL, HEAD)
     assert says in test.unavailable
-    assert test.look(round_of({"a": 20, "b": 20, "c": 1})) == {}
+    assert test.look({}, round_of({"a": 20, "b": 20, "c": 1}))[1] == {}
 
 
 def test_another_local_rule_is_not_tested() -> None:
