@@ -43,7 +43,7 @@ def doctor(
         raise ConfigError(
             "--config is missing; give node.toml or server.toml, or 'doctor node' with its options"
         )
-    raise typer.Exit(examine(side_of(config), config, {}, as_json))
+    raise typer.Exit(_left(examine(side_of(config), config, {}, as_json)))
 
 
 def side_of(file: Path) -> str:
@@ -76,6 +76,14 @@ def examine(side: str, file: Path | None, options: Mapping[str, Value | None], a
         print(json.dumps(record, ensure_ascii=False))
     else:
         print(_summary(side, found))
+    return code
+
+
+def _left(code: int) -> int:
+    """The exit code, unless a check is still at work: then the process ends here."""
+    from specfed.doctor.finding import leave_late_checks
+
+    leave_late_checks(code)
     return code
 
 
@@ -126,7 +134,7 @@ def _like(command: Callable[..., None], side: str) -> Callable[..., int]:
     """A command with the very options of ``command`` and ``--json``, which checks instead of starting."""
 
     def check(context: typer.Context, config: Path | None = None, as_json: bool = False, **_: Any) -> int:
-        return examine(side, config, given(context), as_json)
+        return _left(examine(side, config, given(context), as_json))
 
     taken = inspect.signature(command, eval_str=True)
     more = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)

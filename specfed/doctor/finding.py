@@ -1,11 +1,15 @@
 """What a check found, and how checks are kept from raising or hanging."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from common.errors import ConfigError, SpecfedError
+
+LATE = "late check"  # name of the threads of ``within``
 
 State = Literal["ok", "warning", "problem"]
 T = TypeVar("T")
@@ -79,7 +83,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=work, name=LATE, daemon=True)
     thread.start()
     thread.join(seconds)
     if errors:
@@ -87,3 +91,13 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     if not results:
         raise TimeoutError(f"not done within {seconds:g} seconds")
     return results[0]
+
+
+def leave_late_checks(code: int) -> None:
+    """End this process with ``code`` if a check that took too long is still at work; else return.
+
+    Python's own end would meet it in the middle of its work: what imports or computes in C++ then crashes.
+    """
+    if any(thread.name == LATE for thread in threading.enumerate()):
+        sys.stdout.flush()
+        os._exit(code)

@@ -71,7 +71,24 @@ def _supernode() -> None:
     if not (naps.patch_node() and ask_soon()):
         logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
     threading.excepthook = _in_a_line
+    _leave_in_peace("flwr.supernode.start_client_internal")
     flower_supernode()
+
+
+def _leave_in_peace(place: str) -> None:
+    """Let no second SIGTERM kill the process in this module of Flower while it leaves after the first.
+
+    systemd sends one to each process of a unit, and we hand ours on. Flower goes back to what SIGTERM did
+    before; a node killed so has not taken its leave, and the server refuses it for the next minute.
+    """
+    module: Any = importlib.import_module(place)
+    register = module.register_signal_handlers
+
+    def registered(*arguments: Any, **more: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        register(*arguments, **more)
+
+    module.register_signal_handlers = registered
 
 
 def _in_a_line(error: threading.ExceptHookArgs) -> None:

@@ -4,7 +4,6 @@ The sites do what the site operator's page says, word for word; only the server'
 its data are filled in. Needs root on Linux.
 """
 
-import configparser
 import re
 import shlex
 import time
@@ -174,14 +173,6 @@ def test_the_page_is_what_this_file_runs() -> None:
     assert list(data) == ["data"] and how == {"policy": "policy.toml"}
     read_back = Policy.read({**policy, "apps": ["0" * 64]}, "the page")
     assert read_back.max_rounds == 500 and "train-loss" in read_back.metrics
-    unit = configparser.ConfigParser()
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    (text,) = blocks("ini")
-    unit.read_string(text)
-    (line,) = lines("specfed node")
-    folder = unit["Service"]["WorkingDirectory"]
-    assert unit["Service"]["ExecStart"] == f"{folder}/.venv/bin/{line}"
-    assert unit["Service"]["ReadWritePaths"] == folder
 
 
 def test_nodes_reach_one_port_and_nobody_reaches_them(world: World) -> None:

@@ -1,5 +1,6 @@
 """What is left of processes that have ended: their last words, and signals that come late."""
 
+import os
 import re
 import signal
 import subprocess
@@ -95,3 +96,24 @@ for work in (call, slip):
     first, *rest = errors.splitlines()
     assert first.startswith("a call to the server failed: UNAVAILABLE: ")
     assert rest[0].startswith("Exception in thread") and rest[-1] == "KeyError: 'x'"
+
+
+def test_a_second_sigterm_does_not_kill_what_takes_its_leave() -> None:
+    script = """
+import os, signal, time
+from specfed.launcher import supervisor
+supervisor._leave_in_peace("flwr.supernode.start_client_internal")
+from flwr.supernode import start_client_internal as node
+def leave():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    print("left well", flush=True)
+node.register_signal_handlers(event_type=node.EventType.RUN_SUPERNODE_LEAVE, exit_handlers=[leave])
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}
+    left = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (left.returncode, left.stdout) == (0, "left well\n"), left.stderr

@@ -51,6 +51,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Flower's module of the SuperNode's loop; what is patched for nodes is put back at the end."""
     node: Any = importlib.import_module("flwr.supernode.start_client_internal")
     monkeypatch.setattr(node, "time", node.time)
+    monkeypatch.setattr(node, "register_signal_handlers", node.register_signal_handlers)
     monkeypatch.setattr(connection, "create_channel", connection.create_channel)
     monkeypatch.setattr(uvicorn.Server, "main_loop", uvicorn.Server.main_loop)
     return node
