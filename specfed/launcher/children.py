@@ -114,12 +114,17 @@ def _read(popen: "subprocess.Popen[bytes]", log: Path | None, relay: Relay) -> N
 
 @contextmanager
 def open_log(log: Path | None) -> Iterator[IO[bytes] | None]:
-    """The file ``log``, empty, with its folder; None for none. Raises ConfigError if it cannot be written."""
+    """The file ``log``, empty, with its folder; None for none. What was in it is in ``log`` with ``.1`` then.
+
+    Raises ConfigError if it cannot be written.
+    """
     if log is None:
         yield None
         return
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.is_file():  # a start after a crash must not wipe out why
+            log.replace(log.with_name(f"{log.name}.1"))
         opened = log.open("wb")
     except OSError as error:
         raise ConfigError(f"{log} cannot be written: {error.strerror}; is it another user's?") from None

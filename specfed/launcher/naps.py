@@ -22,6 +22,10 @@ LONGEST = 3.0  # seconds; Flower's own for nodes
 NODE_SHORTEST = 0.3  # of nodes that ask their server for messages
 TASK_SHORTEST = 0.2  # of those that start app processes
 REPLY_NAP = 0.3  # while a node waits for its own app process
+ROUTINE = {
+    f"/v1/runtime/{call}"
+    for call in ("pull-object", "push-object", "pull-messages", "push-messages", "confirm-message-received")
+}
 TICKS = 5  # of uvicorn's tenths of a second, in one: so much later may it see that it is to stop
 PATCHED_FLOWER = "1.39."
 
@@ -68,8 +72,8 @@ def patch_node() -> bool:
 
 
 def patch_http() -> bool:
-    """Let HTTP servers in this process look less often whether they are to stop, and what time it is. False,
-    and nothing changed, for an unknown Flower."""
+    """Let HTTP servers in this process look less often whether they are to stop, and what time it is, and log
+    no request of a run's processes that went well. False, and nothing changed, for an unknown Flower."""
     if not _known():
         return False
     uvicorn: Any = importlib.import_module("uvicorn.server")
@@ -81,6 +85,8 @@ def patch_http() -> bool:
             await uvicorn.asyncio.sleep(TICKS / 10)
 
     uvicorn.Server.main_loop = main_loop
+    logs: Any = importlib.import_module("flwr.supercore.http_logging")
+    logs.ROUTINE_ACCESS_PATHS |= ROUTINE  # many a second, which nothing would ever take off the disk
     return True
 
 

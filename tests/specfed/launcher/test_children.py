@@ -74,6 +74,17 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pass
 
 
+def test_the_log_of_the_last_start_stays_beside_the_new_one(tmp_path: Path) -> None:
+    for start in range(3):
+        with children.open_log(tmp_path / "server.log") as log:
+            assert log is not None
+            log.write(b"%d" % start)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "server.log": "2",
+        "server.log.1": "1",
+    }
+
+
 def test_a_call_that_fails_in_a_thread_is_a_line_and_any_other_error_a_traceback() -> None:
     script = """
 import logging, socket, threading, grpc

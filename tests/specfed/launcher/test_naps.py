@@ -1,6 +1,7 @@
 """Short naps in a run, long ones after it; without Flower's fixed intervals."""
 
 import importlib
+import logging
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from flwr.client.grpc_rere_client import connection
+from flwr.supercore import http_logging
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from common.patience import FIRST_PAUSE
@@ -54,6 +56,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(node, "register_signal_handlers", node.register_signal_handlers)
     monkeypatch.setattr(connection, "create_channel", connection.create_channel)
     monkeypatch.setattr(uvicorn.Server, "main_loop", uvicorn.Server.main_loop)
+    monkeypatch.setattr(http_logging, "ROUTINE_ACCESS_PATHS", http_logging.ROUTINE_ACCESS_PATHS)
     return node
 
 
@@ -119,6 +122,26 @@ def test_an_http_server_looks_twice_a_second_and_stops_when_told(node: Any) -> N
     assert time.monotonic() - started > 0.9
 
 
+@pytest.mark.parametrize(
+    ("request_", "status", "told"),
+    [
+        ("/v1/runtime/pull-object", 200, False),
+        ("/v1/runtime/pull-messages", 200, False),
+        ("/v1/runtime/pull-object", 500, True),
+        ("/v1/control/start-run", 200, True),
+    ],
+)
+def test_requests_that_went_well_do_not_fill_the_log(
+    node: Any, request_: str, status: int, told: bool
+) -> None:
+    assert naps.patch_http()
+    arguments = ("127.0.0.1:1", "POST", request_, "1.1", status)
+    record = logging.LogRecord(
+        "uvicorn.access", logging.INFO, "", 1, '%s - "%s %s HTTP/%s" %d', arguments, None
+    )
+    assert http_logging.RoutineAccessFilter().filter(record) is told
+
+
 def test_a_nodes_process_naps_so_and_asks_soon_for_what_is_late(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,9 +171,11 @@ def test_a_servers_process_looks_less_often_too(node: Any, monkeypatch: pytest.M
 def test_an_unknown_flower_stays_as_it_is(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     superexec: Any = importlib.import_module("flwr.supercore.superexec.run_superexec")
     before = node.time, superexec.time, connection.create_channel, uvicorn.Server.main_loop
+    routine = http_logging.ROUTINE_ACCESS_PATHS
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.40.0")
     assert not naps.patch_node() and not naps.patch_superexec() and not naps.patch_http()
     assert (node.time, superexec.time, connection.create_channel, uvicorn.Server.main_loop) == before
+    assert routine == http_logging.ROUTINE_ACCESS_PATHS
     assert not isinstance(node.time, SimpleNamespace)
 
 
