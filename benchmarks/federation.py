@@ -4,6 +4,8 @@
 average, no filter. ``python -m benchmarks.federation WAY FOLDER EPOCHS`` does it once.
 """
 
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -164,4 +166,5 @@ def _run_folder() -> Iterator[Path]:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # as ``specfed`` leaves
     WAYS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

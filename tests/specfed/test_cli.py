@@ -463,6 +463,19 @@ def test_the_command_line_itself_is_light() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_a_command_leaves_without_a_search_for_garbage() -> None:
+    script = (
+        "import atexit, gc, specfed.cli\n"
+        "atexit.register(lambda: print('at the exit:', gc.get_freeze_count() > 0))\n"
+        "print(gc.get_freeze_count())\n"
+        "specfed.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[0] == "0" and done.stdout.splitlines()[-1] == "at the exit: True"
+
+
 @pytest.mark.parametrize(
     "words",
     [
