@@ -17,19 +17,8 @@ from common.config import RunConfig
 from common.errors import ConfigError, DataError, SpecfedError
 from specfed import __version__
 from specfed.addresses import unproxied
-from specfed.commands import certificates, demo, doctor, enrolment, lab, node, server
-from specfed.commands.options import (
-    Arguments,
-    ControlAddress,
-    Insecure,
-    Nodes,
-    Runs,
-    ServerConfig,
-    TlsCa,
-    reach,
-    run_folders,
-)
-from specfed.settings import read_run
+from specfed.commands import certificates, demo, doctor, enrolment, lab, node, runs, server
+from specfed.commands.options import Nodes, Runs
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # which any command may meet, wherever it writes
 
@@ -96,41 +85,11 @@ def _no_command(
         print(context.get_help())
 
 
-for command in (demo.demo, server.server, node.node, enrolment.enroll, enrolment.revoke, enrolment.nodes):
+for command in (
+    *(demo.demo, server.server, node.node, enrolment.enroll, enrolment.revoke, enrolment.nodes),
+    *(runs.run, runs.status, runs.watch, runs.stop),
+):
     app.command()(command)
-
-
-@app.command()
-def run(
-    arguments: Arguments = None,
-    config: ServerConfig = None,
-    server: ControlAddress = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the run and leave.")] = False,
-    insecure: Insecure = None,
-    tls_ca: TlsCa = None,
-) -> None:
-    """Start a training run on a server and watch it. Ctrl-C stops it."""
-    from specfed import cluster
-    from specfed.launcher import app_files, runs
-    from specfed.live import records_in
-    from specfed.watch import exit_code, show
-
-    chosen = read_run(arguments or (), runs=run_folders(config))
-    address, ca = reach(config, server, insecure, tls_ca)
-    with cluster.scratch() as folder:
-        control = runs.Control(address, ca, folder / "control")
-        flower_run = runs.submit(control, app_files.stage_app(folder / "app"), chosen.as_dict())
-        print(f"specfed {__version__} · run {flower_run} on {address}", flush=True)
-        if detach:
-            return
-        try:
-            end = show(records_in(runs.log_lines(control, flower_run)))
-        except BaseException:
-            print(f"stopping run {flower_run}", file=sys.stderr)
-            runs.stop_run(control, flower_run)
-            raise
-        code = exit_code(end, lambda: runs.status(control, flower_run).details)
-    raise typer.Exit(code)
 
 
 @app.command()

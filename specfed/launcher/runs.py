@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from common.config import Value
-from common.errors import RunFailed, UnreachableError
+from common.errors import ConfigError, RunFailed, UnreachableError, nearest
 from specfed.addresses import Address
 from specfed.launcher.children import WRAPPER, Process, flower_environment, open_log
 from specfed.launcher.supervisor import PARENT
@@ -49,8 +49,21 @@ class Control:
 class RunStatus:
     """How Flower sees a run."""
 
+    id: str
     state: str  # "pending", "starting", "running", "finished:completed", "finished:failed", ...
     details: str
+    asked: str  # when it was asked for: date and time, UTC
+    seconds: float  # that it has been running
+
+    @property
+    def mark(self) -> str:
+        """The short name, with which the name of the run's folder ends."""
+        return mark_of(self.id)
+
+    @property
+    def word(self) -> str:
+        """How it stands, in one word."""
+        return self.state.rpartition(":")[2]
 
     @property
     def finished(self) -> bool:
@@ -77,9 +90,53 @@ def stop_run(control: Control, run: str) -> None:
 
 def status(control: Control, run: str) -> RunStatus:
     """How a run stands. Raises UnreachableError or RunFailed if the server does not say."""
-    reply = _ask(control, "ls", _SERVER, "--run-id", run)
-    found = reply["runs"][0]
-    return RunStatus(found["status"], found["status-details"])
+    return _statuses(_ask(control, "ls", _SERVER, "--run-id", run))[0]
+
+
+def statuses(control: Control, most: int | None = None) -> list[RunStatus]:
+    """How the runs stand that the server knows, or the latest of them, the latest first.
+
+    Raises as ``status``.
+    """
+    limit = [] if most is None else ["--limit", str(most)]
+    return _statuses(_ask(control, "ls", _SERVER, *limit))
+
+
+def _statuses(reply: Mapping[str, Any]) -> list[RunStatus]:
+    return [
+        RunStatus(one["run-id"], one["status"], one["status-details"], one["pending-at"], one["elapsed"])
+        for one in reply["runs"]
+    ]
+
+
+def mark_of(run: str) -> str:
+    """The end of Flower's id of a run, with which the name of its folder ends."""
+    return f"{int(run):04x}"[-4:]
+
+
+def find(control: Control, text: str) -> RunStatus:
+    """The run that is meant by ``text``, as ``pick`` says. Raises as ``status`` and ``pick``."""
+    return pick(statuses(control), text)
+
+
+def pick(runs: Sequence[RunStatus], text: str) -> RunStatus:
+    """The run, of some, the latest first, that is meant by its id, its mark, or a name that ends with it.
+
+    The latest one for an empty text. Raises ConfigError if there is none, or more than one.
+    """
+    if not runs:
+        raise ConfigError("the server has had no run yet")
+    if not text:
+        return runs[0]
+    mark = text.rpartition("-")[2]
+    found = [one for one in runs if text == one.id or mark == one.mark]
+    if not found:
+        known = nearest(mark, [one.mark for one in runs]) or "'specfed status' lists them."
+        raise ConfigError(f'the server knows no run "{text}". {known}')
+    if len(found) > 1:
+        ids = ", ".join(one.id for one in found)
+        raise ConfigError(f'"{text}" is the mark of {len(found)} runs; take one of their ids: {ids}')
+    return found[0]
 
 
 def keep_log(control: Control, run: str, file: Path) -> Process:

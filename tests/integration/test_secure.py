@@ -45,6 +45,8 @@ def test_only_enrolled_nodes_take_part_and_a_restart_forgets_none(fed: Deploymen
     assert code == 0, output
     assert 'a node called "site-x" has the key enrolled as "site-b"' in str(fed.ledger("short"))
     assert fed.rounds("short") == {1: ["site-a"]}
+    code, again = fed.done("watch", *fed.config)
+    assert code == 0 and re.search(r"\n +1/1 +\d+\.\d % ", again), again
     # Stopped as systemd does it, the node takes its leave, so that the server takes its key again at once.
     for pid in {wrong.popen.pid, *descendants([wrong.popen.pid])}:
         with suppress(ProcessLookupError):

@@ -422,23 +422,46 @@ def test_server_nodes_and_run_over_tls(
 def test_ctrl_c_stops_a_run_on_its_server(
     tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
 ) -> None:
-    """Without nodes the run waits; Ctrl-C ends it there, and the server takes the next one."""
-    from specfed.addresses import Address
-    from specfed.launcher.runs import Control, status
-
+    """Without nodes a run waits; Ctrl-C ends it there, and the server takes the next one, which a person
+    leaves, comes back to, and stops."""
     fleet, control = ports
     host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control, "--insecure"]
     server = start("server", *host)
     server.wait_for("run folders go to")
-    run = start("run", "--server", f"127.0.0.1:{control}", "--insecure", "tensorboard=false")
+    there = ("--server", f"127.0.0.1:{control}", "--insecure")
+
+    def done(*words: str) -> str:
+        command = start(*words, *there)
+        assert command.end(seconds=120) == 0, command.output
+        return command.output
+
+    assert f"no run yet on 127.0.0.1:{control}" in done("status")
+    run = start("run", *there, "tensorboard=false")
     run.wait_for("· run ")
     time.sleep(3.0)
     assert run.end(signal.SIGINT) == 130
-    match = re.search(r"stopping run (\d+)", run.output)
-    assert match is not None, run.output
-    known = Control(Address("127.0.0.1", int(control)), None, tmp_path / "home")
-    assert status(known, match[1]).state == "finished:stopped"
+    first = re.search(r"stopping run (\w{4})", run.output)
+    assert first is not None, run.output
+
+    second = re.search(r"'specfed stop (\w{4})' ends it", done("run", "--detach", "wait-timeout=600"))
+    assert second is not None
+    watch = start("watch", *there)
+    watch.wait_for(f"run {second[1]} on ")
+    time.sleep(3.0)
+    assert watch.end(signal.SIGINT) == 130
+    assert f"run {second[1]} goes on: 'specfed stop {second[1]}' ends it" in watch.output
+    assert states(done("status")) == {first[1]: "stopped", second[1]: "running"}
+    assert f"run {second[1]}: stopped" in done("stop", second[1])
+    assert f"run {second[1]} has ended already: stopped" in done("stop", second[1])
+    assert states(done("status", "--limit", "1")) == {second[1]: "stopped"}
+    lost = start("stop", "nowhere", *there)
+    assert lost.end(seconds=120) == 2 and 'the server knows no run "nowhere"' in lost.output
     assert server.end(signal.SIGTERM) == 143
+
+
+def states(output: str) -> dict[str, str]:
+    """The marks and states that 'specfed status' lists."""
+    return dict(re.findall(r"(?m)^(\w{4}) +(\w+) +\d{4}-\d\d-\d\d ", output))
 
 
 def test_compose_files_go_to_the_terminal_or_a_file(invoke: Invoke, tmp_path: Path) -> None:
