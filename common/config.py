@@ -34,7 +34,7 @@ _RUN_NAME_PATTERN = r"^[A-Za-z0-9._-]{0,40}$"
 _ORDER_PATTERN = r"^[0-9]{1,8}$|^random$"
 _SITE = "(gradient|ascent|perturbation|sent)"
 SITES_PATTERN = rf"^{_SITE}(,{_SITE})*$"
-_IN_WORDS = {  # what text that does not match should be
+IN_WORDS = {  # what text that does not match should be
     NAME_PATTERN: 'takes 1 to 60 letters, digits, ".", "_" and "-"',
     _RUN_NAME_PATTERN: 'takes at most 40 letters, digits, ".", "_" and "-"',
     DEVICE_PATTERN: "takes auto, cpu, cuda, or cuda:1 and the like",
@@ -405,7 +405,7 @@ def _sentence(error: ValidationError, source: str) -> str:
     if first["type"] == "missing":
         return f'"{key}" is missing in {source}'
     context = first.get("ctx", {})
-    message = _IN_WORDS.get(context.get("pattern"), message)
+    message = IN_WORDS.get(context.get("pattern"), message)
     known = re.findall(r"'([^']+)'", context.get("expected", ""))
     hint = f" {nearest(str(got), known)}".rstrip()
     return f'"{key}" in {source}: {message[0].lower()}{message[1:]}; got {got!r}.{hint}'

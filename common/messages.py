@@ -26,7 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from common.config import NAME_PATTERN
+from common.config import IN_WORDS, NAME_PATTERN
 from common.errors import SpecfedError
 from common.ledger import NodeCard
 from common.params import Arrays
@@ -105,7 +105,7 @@ def read_card(record: ConfigRecord) -> NodeCard:
         raise ValueError(f"its card has {len(text)} characters; it takes at most {LONGEST_CARD}")
     card = NodeCard.model_validate_json(text)
     if not re.fullmatch(NAME_PATTERN, card.name):
-        raise ValueError(f"its name is {card.name!r}; it takes 1 to 60 letters, digits, dots, dashes or _")
+        raise ValueError(f"its name is {card.name!r}; it {IN_WORDS[NAME_PATTERN]}")
     if not all(0 <= number < LARGEST for number in (card.examples, card.classes, *card.input_shape)):
         raise ValueError(f"the card of {card.name} has numbers below 0 or from {LARGEST} on")
     return card

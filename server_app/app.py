@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from common import filters, models
 from common.config import RunConfig
 from common.datasets import Examples, fingerprint, load
 from common.devices import resolve
-from common.errors import DataError, RunFailed
+from common.errors import DataError, RunFailed, SpecfedError
 from common.ledger import (
     LOG_MARK,
     End,
@@ -78,11 +78,13 @@ def main(grid: Grid, context: Context) -> None:
 
     Raises a SpecfedError, after the books are closed, if the run failed.
     """
-    config = RunConfig.read(context.run_config, "the run configuration")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    with open_folder(config, context.run_id) as folder:
-        run = _Run(PollingGrid(grid).as_grid(), config, folder)
+    with ExitStack() as stack:
+        with _told_if_refused():
+            config = RunConfig.read(context.run_config, "the run configuration")
+            folder = stack.enter_context(open_folder(config, context.run_id))
+            run = _Run(PollingGrid(grid).as_grid(), config, folder)
+        if config.threads:
+            torch.set_num_threads(config.threads)
         try:
             with _stoppable():
                 run.federate()
@@ -90,6 +92,20 @@ def main(grid: Grid, context: Context) -> None:
             run.close(error)
             raise
         run.close(None)
+
+
+@contextmanager
+def _told_if_refused() -> Iterator[None]:
+    """Tell those who watch the log, too, why a run ends before it has books: with its end line."""
+    try:
+        yield
+    except SpecfedError as error:
+        _tell(End(status="failed", reason=str(error), error=type(error).__name__, rounds=0, seconds=0.0))
+        raise
+
+
+def _tell(record: Record) -> None:
+    log.info("%s%s", LOG_MARK, record.model_dump_json(by_alias=True))
 
 
 @contextmanager
@@ -390,7 +406,7 @@ class _Run:
 
     def _write(self, record: Record) -> None:
         self.folder.write(record)
-        log.info("%s%s", LOG_MARK, record.model_dump_json(by_alias=True))
+        _tell(record)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started

@@ -67,9 +67,9 @@ def status(
     """List the runs that a running server knows, the latest first."""
     from rich.table import Table
 
-    from server_app.report.parts import duration
     from specfed import cluster
     from specfed.launcher import runs
+    from specfed.live import duration
 
     address, ca = reach(config, server, insecure, tls_ca)
     with cluster.scratch() as folder:

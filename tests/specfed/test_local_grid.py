@@ -10,9 +10,13 @@ import pytest
 
 from client_app.app import app as client_app
 from common.config import NodeConfig, RunConfig
+from common.errors import ConfigError
+from common.ledger import End
 from server_app.app import app as server_app
 from server_app.folder import RUN_ID, RUNS
+from specfed import lab
 from specfed.local_grid import run_locally
+from specfed.watch import exit_code
 from tests.federation import Federation, blobs
 
 
@@ -46,7 +50,9 @@ import sys
 from client_app.app import app as client_app
 from common.config import NodeConfig, RunConfig
 from server_app.app import app as server_app
+from specfed import lab
 from specfed.local_grid import run_locally
+from specfed.watch import exit_code
 
 nodes = [NodeConfig(name=name, data="data.npz") for name in ("site-a", "site-b", "site-c")]
 keys = {"model": "mlp4", "rounds": 2, "min_nodes": 3, "threads": 1, "tensorboard": False}
@@ -63,3 +69,21 @@ print(sorted((heavy | {"torch._dynamo", "torch._inductor"}) & set(sys.modules)))
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [({"resume": "nowhere"}, 'no run "nowhere" to resume'), ({"device": "cuda:99"}, "cuda:99")],
+)
+def test_a_run_that_is_refused_before_it_has_books_ends_with_a_line_all_the_same(
+    keys: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    """Whoever watches it from afar learns the reason, and with the error's class the exit code."""
+    records = []
+    with pytest.raises(ConfigError, match=says):
+        for record in lab.run(RunConfig(tensorboard=False, **keys), [], tmp_path):
+            records.append(record)
+    (end,) = records
+    assert isinstance(end, End)
+    assert (end.status, end.error, end.rounds) == ("failed", "ConfigError", 0) and says in end.reason
+    assert exit_code(end, str) == 2
