@@ -17,7 +17,7 @@ from common.config import RunConfig
 from common.errors import ConfigError, DataError, SpecfedError
 from specfed import __version__
 from specfed.addresses import unproxied
-from specfed.commands import certificates, demo, doctor, enrolment, lab, node, runs, server
+from specfed.commands import certificates, demo, doctor, enrolment, init, lab, node, runs, server
 from specfed.commands.options import Nodes, Runs
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # which any command may meet, wherever it writes
@@ -87,7 +87,7 @@ def _no_command(
 
 for command in (
     *(demo.demo, server.server, node.node, enrolment.enroll, enrolment.revoke, enrolment.nodes),
-    *(runs.run, runs.status, runs.watch, runs.stop),
+    *(runs.run, runs.status, runs.watch, runs.stop, init.init),
 ):
     app.command()(command)
 
