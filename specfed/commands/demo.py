@@ -60,11 +60,10 @@ def demo(
         cluster.try_model(config, shares)
         made = run_folder(runs.resolve(), config.run_name)
         threading = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}
-        environment = {"SPECFED_RUNS": str(made.parent), "SPECFED_RUN_ID": made.name, **threading}
+        common = children.python_path() | threading
+        place = {"SPECFED_RUNS": str(made.parent), "SPECFED_RUN_ID": made.name}
         try:
-            with cluster.federation(
-                shares.nodes, folder, environment, children.python_path() | threading
-            ) as fed:
+            with cluster.federation(shares.nodes, folder, place | common, common) as fed:
                 print(
                     f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "
                     f"gRPC on {fed.server.fleet}, {near(made)}"
@@ -86,7 +85,7 @@ def _train(fed: "Federation", config: RunConfig, run_folder: Path, free_rider: s
     end = show(follow(run_folder / "ledger.jsonl", run.finished))
     code = exit_code(end, run.details)
     suspects = {suspect.client for suspect in end.suspects} if end else set()
-    if free_rider and free_rider not in suspects and scores(config.as_dict()):
+    if code == 0 and free_rider and free_rider not in suspects and scores(config.as_dict()):
         print(
             f"{'':<15}{free_rider}, the free-rider, is not told by its updates here: few samples train, too"
         )

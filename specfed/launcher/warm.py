@@ -147,6 +147,9 @@ def _become(connection: socket.socket) -> Callable[[], None]:
         start: dict[str, Any] = json.load(sent)
     os.environ.clear()
     os.environ.update(start["environment"])
+    # Python reads it once, when it starts: without this no model or data of the user's own would be found.
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in folders if folder and folder not in sys.path]
     os.chdir(start["folder"])
     sys.argv = [start["command"], *start["arguments"]]
     guard()

@@ -26,6 +26,17 @@ def test_what_is_written_trains_with_the_command_that_is_printed(tmp_path: Path)
     assert float(accuracy) > 85
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_written_trains_in_processes_of_its_own(tmp_path: Path) -> None:
+    init(tmp_path)
+    with commands(tmp_path) as start:
+        words = next(line for line in NEXT.splitlines() if "specfed demo" in line).partition("specfed ")[2]
+        demo = start(*shlex.split(words), "--rounds", "1", "tensorboard=false")
+        assert demo.end(seconds=240) == 0, demo.output
+    assert "1/1" in demo.output and "completed in" in demo.output
+
+
 def test_its_keys_are_those_of_a_run(tmp_path: Path) -> None:
     init(tmp_path / "a" / "b")
     config = read_run([str(tmp_path / "a" / "b" / "experiment.toml")], {}, tmp_path)

@@ -20,7 +20,8 @@ import json, os, sys
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 def main():
     pause = pull_objects.__kwdefaults__["initial_backoff"]
-    print(json.dumps([sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid(), pause]), flush=True)
+    said = [sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid(), pause, sys.path]
+    print(json.dumps(said), flush=True)
     sys.exit(3)
 """
 SERVE = """
@@ -89,6 +90,21 @@ def test_a_start_keeps_arguments_folder_environment_and_output(
     assert len({first[3], second[3], server.pid}) == 3  # a process for each start
     assert first[4] == FIRST_PAUSE
     assert server.poll() is None
+
+
+def test_modules_of_the_users_own_are_found(
+    folder: Path, server: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    """Python itself reads PYTHONPATH when it starts, and no fork does."""
+    import json
+
+    output = tmp_path / "output"
+    known = str(tmp_path)  # where the stand-in lies, so that it is there already
+    path = os.pathsep.join(["/own/models", "", known, "/own/data"])
+    assert call(folder / "flwr-clientapp", output=output, PYTHONPATH=path) == 0
+    wait_for(lambda: "\n" in output.read_text())
+    found = json.loads(output.read_text())[5]
+    assert found[:2] == ["/own/models", "/own/data"] and found.count(known) == 1
 
 
 @pytest.mark.parametrize("name", sorted(warm.COMMANDS))
