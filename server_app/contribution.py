@@ -26,6 +26,7 @@ class Contribution:
     final_weight: float | None
     signals: Mapping[str, float | None]  # mean of each signal, the same names in all rows
     rounds: int  # accepted replies
+    flagged: int  # rounds in which any test raised a flag
     quarantined: int
     errors: int
     missing: int
@@ -70,6 +71,7 @@ def _row(
         final_weight=weights[-1][1] if weights else None,
         signals={signal: _mean([record.signals.get(signal) for record in records]) for signal in signals},
         rounds=status.count("accepted"),
+        flagged=sum(bool(record.flags) for record in records),
         quarantined=status.count("quarantined"),
         errors=status.count("error"),
         missing=status.count("missing"),

@@ -211,6 +211,7 @@ def _table_of_contributions(rows: list[Contribution]) -> Html:
         "Mean weight",
         "Last weight",
         *(f"Mean {name}" for name in signals),
+        "Flagged",
         "Quarantined",
         "Errors",
         "Missing",
@@ -226,14 +227,15 @@ def _table_of_contributions(rows: list[Contribution]) -> Html:
             cell(in_digits(row.mean_weight)),
             bar_of(row.final_weight, largest),
             *(cell(in_digits(row.signals[name])) for name in signals),
-            *(tally(count) for count in (row.quarantined, row.errors, row.missing)),
+            *(tally(count) for count in (row.flagged, row.quarantined, row.errors, row.missing)),
         )
         for row in rows
     )
     note = (
         "Score and last weight are those of a client’s last accepted round; “±” is one standard deviation. "
         "The mean weight is over the last half of the rounds, the mean of a signal over all, and both only "
-        "over rounds in which the client had one. Examples are what the nodes report; nobody can check them."
+        "over rounds in which the client had one. Examples are what the nodes report; nobody can check them. A "
+        "score that is flagged in many rounds is not to be trusted: see below."
     )
     return section("Contribution", table(head, body), el("p", note, class_="muted note"))
 

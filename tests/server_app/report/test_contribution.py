@@ -13,7 +13,7 @@ def test_the_contribution_table_holds_hand_computed_values() -> None:
     assert (a.rounds, a.quarantined, a.errors, a.missing, a.examples) == (3, 0, 0, 0, 50)
     assert a.signals == {"alignment": None, "entropy": pytest.approx((0.6 + 0.7 + 0.8) / 3)}
     assert (b.client, b.score, b.std, b.mean_weight, b.final_weight) == ("b", 0.375, 0.05, 0.25, 0.25)
-    assert (b.rounds, b.quarantined, b.errors, b.missing) == (2, 1, 0, 0)
+    assert (b.rounds, b.flagged, b.quarantined, b.errors, b.missing) == (2, 1, 1, 0, 0)
     assert (never.client, never.score, never.mean_weight, never.final_weight) == ("never", None, None, None)
     assert (never.rounds, never.missing, never.examples) == (0, 0, 100)
 

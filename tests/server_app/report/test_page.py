@@ -14,9 +14,9 @@ from tests.server_app.report.pages import report, rows, words
 def test_the_page_holds_the_values(tmp_path: Path) -> None:
     text = report(tmp_path, RECORDS)
     assert rows(text, "Contribution") == [
-        ["a", "50", "3", "0.750 ± 0.025", "0.875", "1.000", "0.700", "0", "0", "0"],
-        ["b", "50", "2", "0.375 ± 0.050", "0.250", "0.250", "0.650", "1", "0", "0"],
-        ["never", "100", "0", "–", "–", "–", "–", "0", "0", "0"],
+        ["a", "50", "3", "0.750 ± 0.025", "0.875", "1.000", "0.700", "0", "0", "0", "0"],
+        ["b", "50", "2", "0.375 ± 0.050", "0.250", "0.250", "0.650", "1", "1", "0", "0"],
+        ["never", "100", "0", "–", "–", "–", "–", "0", "0", "0", "0"],
     ]
     seen = words(text)
     for sentence in (
