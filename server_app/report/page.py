@@ -234,8 +234,8 @@ def _table_of_contributions(rows: list[Contribution]) -> Html:
     note = (
         "Score and last weight are those of a client’s last accepted round; “±” is one standard deviation. "
         "The mean weight is over the last half of the rounds, the mean of a signal over all, and both only "
-        "over rounds in which the client had one. Examples are what the nodes report; nobody can check them. A "
-        "score that is flagged in many rounds is not to be trusted: see below."
+        "over rounds in which the client had one. Examples are what the nodes report; nobody can check them. "
+        "A score that is flagged in many rounds is not to be trusted: see below."
     )
     return section("Contribution", table(head, body), el("p", note, class_="muted note"))
 
