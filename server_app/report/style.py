@@ -121,6 +121,10 @@ td.number { white-space: nowrap; }
   padding: 10px 0; border-top: 1px solid var(--rule);
 }
 .hints .muted { display: block; font-size: 13px; }
+@media screen and (max-width: 600px) {
+  .hints li { grid-template-columns: 76px 1fr; }
+  .hints li div { grid-column: 1 / -1; }
+}
 .tag {
   padding: 0 8px; border: 1px solid var(--warn); border-radius: 4px; color: var(--warn); font-size: 12px;
   text-align: center;
