@@ -19,9 +19,13 @@ has a variance of 1 / n, so z_i = sqrt(n) max_j |cos(e_i, e_j)|, the largest of 
 by chance about once in a million pairs. Honest updates have a little of everything in common, though hardly
 anything in one tensor of one round now and then; what they have with a negative sign is drift, and counts.
 
-Tests and thresholds are ours, no paper's. A node that knows them can pass, by some genuine training in its
-noise. Noise that a site adds for privacy looks like any other noise. So a flag asks somebody to look, and
-takes at most the weight of that round.
+Tests and thresholds are ours, no paper's. A node that knows them can pass, and needs no data for it: with
+the model itself or a move of more than three rounds ago, which honest updates have something in common with;
+with noise that is as uneven as the last move's squares, where cosines vary more than by 1 / n; with a partner
+that sends partly the same noise. Updates that travel in a small subspace (algorithm ``ssf``) have so much in
+common by chance. Noise that a site adds for privacy looks like any other noise. So a flag asks somebody to
+look, and takes at most the weight of that round: what ignores weights, such as a median or SCAFFOLD's control
+variates, takes flagged updates as it takes others.
 """
 
 import math
@@ -35,7 +39,6 @@ from numpy.typing import NDArray
 from common.ledger import Flag
 from common.params import Arrays
 from strategies.round import Round, Vector
-from strategies.signals.norms import typical
 
 TENSORS = 3
 MOST = 32_768  # elements of each that are compared
@@ -149,7 +152,16 @@ def _facts(round_: Round, moves: Vector) -> _Facts:
     whole: Vector = np.hypot.reduce(sizes)
     shares = np.array(sizes) / np.where(whole > 0, whole, 1.0)
     together = np.einsum("ti,tj,tij->ij", shares, shares, np.array(own))
-    return _Facts(whole / (typical(whole) or 1.0), together, tuple(own), elements)
+    return _Facts(whole / _typical(whole), together, tuple(own), elements)
+
+
+def _typical(lengths: Vector) -> float:
+    """The lower median of the lengths that are not zero; 1 if all are.
+
+    The mean of the two in the middle, one of which is huge, would make everybody else's update empty.
+    """
+    there = lengths[lengths > 0]
+    return float(np.quantile(there, 0.5, method="lower")) if len(there) else 1.0
 
 
 _SHORT = "its update is {:.2g} of the round's typical length: it brings next to nothing"

@@ -175,6 +175,14 @@ def test_the_typical_length_is_that_of_updates_that_are_there() -> None:
     assert found_by(Guards(), round_of(small)) == {name: ["empty"] for name in "cde"}
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_huge_update_makes_no_honest_one_empty(zero: int) -> None:
+    """Of two lengths in the middle the smaller one counts: their mean would be the attacker's to choose."""
+    huge = {name: honest(9 + i) * 1e3 for i, name in enumerate("yz"[zero:])}
+    few = {"a": honest(0), "b": np.zeros(SHAPE) if zero else honest(1)}
+    assert found_by(Guards(), round_of(few | huge)) == ({"b": ["empty"]} if zero else {})
+
+
 def test_a_replay_with_noise_is_noise() -> None:
     past = draw(70) * 20
     round_ = cohort(e=past + draw(80))
@@ -189,6 +197,71 @@ def test_copies_share_the_weight_of_one_and_name_each_other() -> None:
     }
     assert "that of e brings" in seen.flags["a"][0].text and "that of a brings" in seen.flags["e"][0].text
     assert seen.weights == pytest.approx([1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8])
+
+
+def test_three_that_are_alike_share_the_weight_of_one() -> None:
+    seen = Guards(weigh=True).look(np.full(6, 1 / 6), cohort(e=honest(0) * 1.5, f=honest(0) * 2))
+    assert seen.weights == pytest.approx([1 / 12, 1 / 4, 1 / 4, 1 / 4, 1 / 12, 1 / 12])
+
+
+def test_a_replay_and_an_empty_update_get_no_weight() -> None:
+    past = draw(70)
+    seen = Guards(weigh=True).look(EQUAL, cohort(e=past), moves_of(past))
+    assert seen.weights == pytest.approx([0.25, 0.25, 0.25, 0.25, 0])
+    seen = Guards(weigh=True).look(EQUAL, cohort(e=np.zeros(SHAPE)))
+    assert seen.weights == pytest.approx([0.25, 0.25, 0.25, 0.25, 0])
+
+
+def test_lengths_and_cosines_are_those_of_three_tensors_together() -> None:
+    sizes = {"t1": (120, 100), "t2": (110, 100), "t3": (100, 100)}
+    model = {name: np.zeros(shape) for name, shape in sizes.items()}
+
+    def update(i: int) -> Arrays:
+        return {
+            n: (3 * draw(99, s) + draw(10 * i + k, s)) * (k + i) for k, (n, s) in enumerate(sizes.items(), 1)
+        }
+
+    replies = tuple(Reply(f"c{i}", update(i), {}, 1) for i in range(5))
+    round_ = Round(1, model, Head("t1", None, (120, 100)), replies)
+    # Thresholds that everybody passes, so that all values are seen: 'empty' leaves nobody any peers.
+    empty = Guards(empty=math.inf, noise=0).look(EQUAL, round_).flags
+    copies = Guards(copy=-0.9, noise=0).look(EQUAL, round_).flags
+    rows = [np.concatenate([x.ravel() for x in reply.update.values()]) for reply in replies]
+    lengths = [float(np.linalg.norm(row)) for row in rows]
+    for i, name in enumerate(round_.clients):
+        cosines = [float(rows[i] @ rows[j]) / lengths[i] / lengths[j] for j in range(5) if j != i]
+        assert empty[name][0].value == pytest.approx(lengths[i] / np.median(lengths))
+        assert copies[name][0].value == pytest.approx(max(cosines))
+
+
+@pytest.mark.parametrize(("share", "tests"), [(0.13, ["copy"]), (0.16, [])])
+def test_a_copy_is_what_is_alike_to_a_cosine_of_099(share: float, tests: list[str]) -> None:
+    noise = draw(60) * np.linalg.norm(honest(0)) / np.linalg.norm(draw(60))
+    assert found_by(Guards(), cohort(e=honest(0) + share * noise)).get("e", []) == tests
+
+
+def test_the_opposite_of_an_update_is_no_copy_of_it() -> None:
+    assert found_by(Guards(), cohort(e=-honest(0))) == {}
+
+
+@pytest.mark.parametrize(("share", "tests"), [(0.9e-3, ["replay"]), (1.1e-3, [])])
+def test_a_replay_may_differ_by_a_thousandth_of_its_length(share: float, tests: list[str]) -> None:
+    past = draw(70)
+    rest = honest(5) * np.linalg.norm(past) / np.linalg.norm(honest(5))
+    assert found_by(Guards(), cohort(e=past + share * rest), moves_of(past)).get("e", []) == tests
+
+
+def test_a_replay_is_seen_in_each_tensor_on_its_own_moves() -> None:
+    sizes = {"t1": (120, 100), "t2": (110, 100), "t3": (100, 100)}
+    model = {name: np.zeros(shape) for name, shape in sizes.items()}
+    past = {name: draw(70 + i, shape) for i, (name, shape) in enumerate(sizes.items())}
+    others = [
+        {n: 0.3 * draw(99, s) + draw(10 * i + k, s) for k, (n, s) in enumerate(sizes.items())}
+        for i in range(3)
+    ]
+    replies = tuple(Reply(f"c{i}", update, {}, 1) for i, update in enumerate([*others, past]))
+    round_ = Round(1, model, Head("t1", None, (120, 100)), replies)
+    assert found_by(Guards(), round_, Guards().after(NO_MOVES, model, past)) == {"c3": ["replay"]}
 
 
 def test_what_is_alike_in_the_models_own_moves_alone_is_no_copy() -> None:
