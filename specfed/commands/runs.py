@@ -1,11 +1,13 @@
 """``specfed run``, ``status``, ``watch`` and ``stop``: runs on a server, from its machine or another one."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from common.errors import ConfigError
 from specfed import __version__
 from specfed.commands.options import (
     Arguments,
@@ -118,6 +120,8 @@ def stop(
     from specfed import cluster
     from specfed.launcher import runs
 
+    if not run:  # such as a shell's variable that is not set: it must not end whatever is going on
+        raise ConfigError("RUN is empty; name the run to end: 'specfed status' lists them")
     address, ca = reach(config, server, insecure, tls_ca)
     with cluster.scratch() as folder:
         control = runs.Control(address, ca, folder / "control")
@@ -136,10 +140,16 @@ def _shown(control: "Control", run: str) -> int:
     from specfed.watch import exit_code, show
 
     end = show(records_in(runs.log_lines(control, run)))
+    if end is None:
+        how = runs.status(control, run)
+        if how.word == "stopped":  # its last line comes too late for the server's log
+            print(f"run {how.mark} was stopped")
+            return 128 + signal.SIGINT
     return exit_code(end, lambda: runs.status(control, run).details)
 
 
 def _folder(runs: Path, one: "RunStatus") -> str:
-    """The name of a run's folder, if it is on this machine; one that goes on with an earlier run has its."""
+    """The name of a run's folder, if it is on this machine; ``-`` also for a run that goes on with an earlier
+    one, in that one's folder."""
     found = sorted(runs.glob(f"*-{one.mark}"))
     return found[-1].name if found else "-"

@@ -453,7 +453,12 @@ def test_ctrl_c_stops_a_run_on_its_server(
     assert watch.end(signal.SIGINT) == 130
     assert f"run {second[1]} goes on: 'specfed stop {second[1]}' ends it" in watch.output
     assert states(done("status")) == {first[1]: "stopped", second[1]: "running"}
+    nobody = start("stop", "", *there)
+    assert nobody.end(seconds=120) == 2 and "RUN is empty" in nobody.output
+    watch = start("watch", *there)
+    watch.wait_for(f"run {second[1]} on ")
     assert f"run {second[1]}: stopped" in done("stop", second[1])
+    assert watch.end(seconds=120) == 130 and f"run {second[1]} was stopped" in watch.output, watch.output
     assert f"run {second[1]} has ended already: stopped" in done("stop", second[1])
     assert states(done("status", "--limit", "1")) == {second[1]: "stopped"}
     lost = start("stop", "nowhere", *there)
