@@ -84,7 +84,7 @@ def reach(
     else:
         reading.read_certificates(ca, "CA certificate")
     dial.require_control(address, ca)
-    return address, ca
+    return address, ca and ca.absolute()  # Flower takes no other path
 
 
 def run_folders(config: Path | None) -> Path:

@@ -24,7 +24,9 @@ from specfed.settings import read_run
 if TYPE_CHECKING:
     from specfed.launcher.runs import Control, RunStatus
 
-Run = Annotated[str, typer.Argument(help="A run's mark, such as 7f3a, its folder's name, or Flower's id.")]
+Run = Annotated[
+    str, typer.Argument(help="A run's mark, such as 7f3a, the name of the folder it began, or Flower's id.")
+]
 Latest = Annotated[str, typer.Argument(help="As for 'specfed stop'; the latest run, if not given.")]
 
 
@@ -128,6 +130,8 @@ def stop(
         found = runs.find(control, run)
         if found.finished:
             print(f"run {found.mark} has ended already: {found.word}")
+            if run not in (found.mark, found.id):
+                print("a run that goes on in its folder has a mark of its own: 'specfed status' lists it")
             return
         runs.stop_run(control, found.id)
         print(f"run {found.mark}: {runs.status(control, found.id).word}")

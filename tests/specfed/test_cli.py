@@ -459,7 +459,10 @@ def test_ctrl_c_stops_a_run_on_its_server(
     watch.wait_for(f"run {second[1]} on ")
     assert f"run {second[1]}: stopped" in done("stop", second[1])
     assert watch.end(seconds=120) == 130 and f"run {second[1]} was stopped" in watch.output, watch.output
-    assert f"run {second[1]} has ended already: stopped" in done("stop", second[1])
+    ended = f"run {second[1]} has ended already: stopped"
+    assert ended in done("stop", second[1])
+    named = done("stop", f"2026-12-01-run-{second[1]}")
+    assert ended in named and "has a mark of its own" in named
     assert states(done("status", "--limit", "1")) == {second[1]: "stopped"}
     lost = start("stop", "nowhere", *there)
     assert lost.end(seconds=120) == 2 and 'the server knows no run "nowhere"' in lost.output

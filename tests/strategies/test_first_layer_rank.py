@@ -97,7 +97,7 @@ def test_a_node_with_few_examples_that_says_so_is_let_be() -> None:
 def test_a_cohort_of_low_ranks_or_of_two_says_nothing() -> None:
     test = RankTest("fc1.weight")
     assert test.look({}, round_of({"a": 3, "b": 3, "c": 4}))[1] == {}
-    assert test.look({}, round_of({"a": 1, "b": 20}))[1] == {}
+    assert test.look({"c": 9}, round_of({"a": 1, "b": 20})) == ({"c": 9}, {})
 
 
 @pytest.mark.parametrize(
