@@ -2,14 +2,25 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from common.errors import ConfigError
 from common.ledger import ClientRecord, Flag
+from common.messages import ARRAYS, CONFIG, UPDATE, ConfigRecord, Context, RecordDict, pack, unpack
 from common.params import norm
-from specfed.experiments.attacks import ATTACKS, MODES, Outcome, Sight, as_markdown, attacks, outcome_of
+from specfed.experiments.attacks import (
+    ATTACKS,
+    MODES,
+    Attackers,
+    Outcome,
+    Sight,
+    as_markdown,
+    attacks,
+    outcome_of,
+)
 from specfed.experiments.plan import Plan
 
 LEARNT = {
@@ -59,6 +70,39 @@ def test_head_noise_leaves_the_body() -> None:
     noisy = sent("head noise")
     assert all(noisy[name] is LEARNT[name] for name in ("w", "b"))
     assert all((noisy[name] != LEARNT[name]).all() for name in ("head", "bias"))
+
+
+class Sent(NamedTuple):
+    """As much of a message as attackers look at."""
+
+    content: RecordDict
+
+    def has_error(self) -> bool:
+        return False
+
+
+def answers(name: str, *turns: tuple[int, str, float, float]) -> list[float]:
+    """What is sent for models and honest updates of one number: turns by round and node, of which "x" and
+    "y" attack."""
+    learnt = [RecordDict({UPDATE: pack({"w": np.array([number])})}) for *_, number in turns]
+    app = Attackers(lambda message, context: Sent(learnt.pop(0)), ["x", "y"], ATTACKS[name], {})
+    sent = []
+    for number, node, model, _ in turns:
+        order = ConfigRecord({"round": number})
+        ordered = RecordDict({ARRAYS: pack({"w": np.array([model])}), CONFIG: order})
+        answer = app(Sent(ordered), Context(1, 1, {"name": node}, RecordDict(), {}))
+        sent.append(unpack(answer.content.array_records[UPDATE])["w"].item())
+    return sent
+
+
+def test_a_replay_is_the_move_that_the_attacker_saw() -> None:
+    turns = (1, "a", 5.0, 0.5), (1, "x", 5.0, 0.5), (2, "a", 7.5, 0.5), (2, "x", 7.5, 0.5)
+    assert answers("replay", *turns) == [0.5, 0.0, 0.5, 2.5]
+
+
+def test_partners_send_the_same_whatever_they_have_learnt() -> None:
+    first, second = answers("partners", (1, "x", 5.0, 0.5), (1, "y", 5.0, 3.0))
+    assert abs(first) == 0.5 and first == second
 
 
 def turn(round_: int, client: str, weight: float, *tests: str) -> ClientRecord:
