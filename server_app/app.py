@@ -165,8 +165,11 @@ class _Run:
         proxy = None
         if self.proxy is not None:
             proxy = proxy_losses(model, self.proxy, self.device, self.config.batch_size)
+        recipe = presets.build(self.config, proxy)
+        if recipe.guards is not None and (unseen := recipe.guards.unseen(arrays)):
+            log.info(unseen)
         strategy = RecipeStrategy(
-            presets.build(self.config, proxy),
+            recipe,
             head,
             Cohort(
                 seed=self.config.seed,

@@ -123,6 +123,15 @@ class Guards:
         weighed, notes = _weighed(weights, factors) if self.weigh else (weights, ())
         return Sighting(weighed, flags, notes)
 
+    def unseen(self, model: Arrays) -> str:
+        """What the tests do not look for in a model of these parameters, in a sentence; empty if nothing."""
+        largest = max((x.size for x in model.values()), default=0)
+        why = (
+            f"the guards do not look for noise: the model's largest tensor has {largest:,} numbers, and it "
+            f"takes {self.fewest:,}"
+        )
+        return why if largest < self.fewest else ""
+
     def after(self, moves: Vector, before: Arrays, model: Arrays) -> Vector:
         """The model's last moves, with the one from ``before`` to ``model``, (k, n), the latest last."""
         tensors = _tensors(before)

@@ -61,6 +61,15 @@ def test_a_run_with_a_convolution_has_no_such_flags(federation: Federation) -> N
     assert run.error is None and not any(line.flags for line in run.clients())
 
 
+@pytest.mark.parametrize(("guards", "told"), [("observe", True), ("weight", True), ("off", False)])
+def test_a_run_says_where_its_guards_are_blind(
+    guards: str, told: bool, federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        federation.run(model="tests.federation:normed_net", rounds=1, guards=guards)
+    assert ("the guards do not look for noise: the model's largest tensor" in caplog.text) is told
+
+
 def test_a_suspects_text_holds_each_tests_latest_evidence_with_its_own_rounds() -> None:
     def flag(test: str, text: str) -> Flag:
         return Flag(test=test, value=1, threshold=2, text=text)

@@ -304,6 +304,14 @@ def test_a_small_model_has_no_noise_test_and_the_others() -> None:
     assert found_by(Guards(), round_of(small | {"e": small["a"]})) == {"a": ["copy"], "e": ["copy"]}
 
 
+def test_a_model_that_is_too_small_for_the_noise_test_is_told_in_a_sentence() -> None:
+    sizes = {"w": np.zeros((90, 100)), "b": np.zeros(90)}
+    assert Guards().unseen(sizes | {"w": np.zeros(SHAPE)}) == Guards(fewest=9000).unseen(sizes) == ""
+    assert Guards().unseen(sizes) == (
+        "the guards do not look for noise: the model's largest tensor has 9,000 numbers, and it takes 10,000"
+    )
+
+
 def test_a_very_large_tensor_is_compared_on_evenly_spaced_elements() -> None:
     shape = (MOST + 1, 2)
     moves = Guards().after(NO_MOVES, {"w": np.zeros(shape)}, {"w": np.arange(2.0 * MOST + 2).reshape(shape)})
