@@ -21,7 +21,7 @@ from common.config import RunConfig
 from common.models import Head
 from strategies import presets
 from strategies.aggregate import weighted_sum
-from strategies.guards import NO_MOVES, Guards
+from strategies.guards import NO_TRAIL, ROUNDS, Guards
 from strategies.recipe import Recipe, RecipeState
 from strategies.round import Reply, Round, Vector
 from strategies.signals.alignment import alignment
@@ -66,12 +66,12 @@ def scoring_only(weighting: str) -> Recipe:
     )
 
 
-def moves_of(round_: Round) -> Vector:
-    """Three moves of the model, as the guards keep them."""
-    moves, model = NO_MOVES, round_.model
-    for reply in round_.replies[:3]:
-        moves = Guards().after(moves, model, reply.update)
-    return moves
+def trail_of(round_: Round) -> Vector:
+    """Eleven earlier models, as the guards keep them."""
+    trail = NO_TRAIL
+    for reply in round_.replies[: ROUNDS + 1]:
+        trail = Guards().after(trail, replace(round_, model=reply.update))
+    return trail
 
 
 def one_svd_a_client(matrices: Iterable[NDArray[np.generic]]) -> Vector:
@@ -124,7 +124,7 @@ def main(repeats: int) -> None:
     variants = {
         "one pass": partial(measure.of_call, one_pass, round_),
         "aggregation": partial(measure.of_call, lambda: dict(weighted_sum(round_, weights))),
-        "guards": partial(measure.of_call, Guards().look, weights, round_, moves_of(round_)),
+        "guards": partial(measure.of_call, Guards().look, weights, round_, trail_of(round_)),
         **{
             name: partial(measure.of_call, recipe.run, RecipeState(), round_, round_.clients)
             for name, recipe in recipes.items()

@@ -3,7 +3,7 @@
 ``checkpoints/round-0007/`` holds ``model.safetensors`` (parameters), where there are any also
 ``buffers.safetensors``, ``optimizer.safetensors`` (the server optimiser's arrays), ``personal.safetensors``
 (models that belong to single nodes), ``shared.safetensors`` (what the algorithm keeps on the server) and
-``moves.safetensors`` (of the model, for the guards), and ``state.json``, which lists them. It is written
+``trail.safetensors`` (of earlier models, for the guards), and ``state.json``, which lists them. It is written
 under another name, flushed to the disk and renamed. No pickle.
 """
 
@@ -22,7 +22,7 @@ from common.ledger import to_json
 from common.params import Arrays
 
 FORMAT = 4
-PARTS = ("model", "buffers", "optimizer", "personal", "shared", "moves")
+PARTS = ("model", "buffers", "optimizer", "personal", "shared", "trail")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Checkpoint:
     optimizer: Arrays = field(default_factory=dict)
     personal: Arrays = field(default_factory=dict)  # "<node>/<parameter>"
     shared: Arrays = field(default_factory=dict)  # "<slot>/<parameter>"
-    moves: Arrays = field(default_factory=dict)  # "latest": (rounds, elements)
+    trail: Arrays = field(default_factory=dict)  # "trail": (rounds, elements)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:

@@ -43,7 +43,7 @@ from common.params import Arrays, fitted, flat, nested
 from server_app.evaluation import Score
 from strategies.flower import StrategyState
 from strategies.free_rider import History
-from strategies.guards import NO_MOVES
+from strategies.guards import NO_TRAIL
 from strategies.recipe import RecipeState
 from strategies.reward import Personal
 from strategies.scorers import ScorerState
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 RUNS, RUN_ID = "SPECFED_RUNS", "SPECFED_RUN_ID"  # set by whoever starts the server
 CONFIG, LEDGER, CHECKPOINTS, MODEL = "config.json", "ledger.jsonl", "checkpoints", "model.safetensors"
-MOVES = "latest"  # of the model, in a checkpoint
+TRAIL = "trail"  # of earlier models, in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class RunFolder:
             "clock": clock,
         }
         shared = flat({slot: dict(arrays) for slot, arrays in state.recipe.shared.items()})
-        moves: Arrays = {MOVES: state.recipe.moves} if len(state.recipe.moves) else {}
+        trail: Arrays = {TRAIL: state.recipe.trail} if len(state.recipe.trail) else {}
         whole = checkpoint.Checkpoint(
-            round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared, moves
+            round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared, trail
         )
         with _writing(self.path):
             checkpoint.save(self.path / CHECKPOINTS, whole, keep)
@@ -286,8 +286,8 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         for slot, xs in nested(latest.shared).items()
     }
     personal = Personal(nested(latest.personal), parts)
-    moves = np.asarray(latest.moves.get(MOVES, NO_MOVES), dtype=np.float64)
-    recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members), moves)
+    trail = np.asarray(latest.trail.get(TRAIL, NO_TRAIL), dtype=np.float64)
+    recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members), trail)
     return latest, StrategyState(latest.buffers, recipe, history, accepted, era, ranks)
 
 

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterable, Iterator
 
-from common.errors import RunFailed, SpecfedError, exit_code_for
+from common.errors import RunFailed, exit_code_for
 from common.ledger import End, Record
 from specfed.live import tell
 
@@ -34,10 +34,6 @@ def exit_code(end: End | None, details: Callable[[], str]) -> int:
 
 
 def _kept(records: Iterable[Record], kept: list[Record]) -> Iterator[Record]:
-    try:
-        for record in records:
-            kept.append(record)
-            yield record
-    except SpecfedError:
-        if not (kept and isinstance(kept[-1], End)):  # else the end line has told it
-            raise
+    for record in records:
+        kept.append(record)
+        yield record

@@ -279,7 +279,8 @@ class RecipeStrategy(Strategy):
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         ranks, few = self.rank_test.look(self.state.ranks, round_)
         flags = _by_client(_one_each(low), _one_each(few), outcome.flags)
-        accepted_rounds = {**self.state.accepted, **dict.fromkeys(round_.clients, turn.number)}
+        taken = [client for client in round_.clients if client not in outcome.dropped]
+        accepted_rounds = {**self.state.accepted, **dict.fromkeys(taken, turn.number)}
         state = StrategyState(outcome.buffers, recipe_state, history, accepted_rounds, self.state.era, ranks)
         self.state, notes = self._without_lost_memory(state, accepted)
         said = "; ".join((*outcome.notes, *notes))

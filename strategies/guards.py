@@ -8,24 +8,28 @@ tests, all on the same numbers: the model's three largest tensors, or evenly spa
 test        what is flagged                                                  if
 ==========  ===============================================================  =======================
 ``empty``   an update far shorter than the others                            below 0.05 of a median
-``replay``  one that is a mix of the model's own last moves                  all but 0.001 of it
+``replay``  one that is a mix of models that everybody has received           all but 0.001 of it
 ``copy``    one that brings what another one brings                          cosine above 0.99
 ``noise``   one that has no more in common with any other than chance gives  z below 5
 ==========  ===============================================================  =======================
 
-The model's last three moves were sent to everybody, so all but the first take their span out of each
-update: what is left, e_i, is what a node brings. The cosine of two vectors of n independent numbers
-has a variance of 1 / n, so z_i = sqrt(n) max_j |cos(e_i, e_j)|, the largest of the tensors' three, passes 5
-by chance about once in a million pairs. Honest updates have a little of everything in common, though hardly
-anything in one tensor of one round now and then; what they have with a negative sign is drift, and counts.
+Everybody has received the model as it is, as it was at the start, and in the last ten rounds. So all tests
+but the first take the span of these out of each update: what is left, e_i, is what a node brings.
 
-Tests and thresholds are ours, no paper's. A node that knows them can pass, and needs no data for it: with
-the model itself or a move of more than three rounds ago, which honest updates have something in common with;
-with noise that is as uneven as the last move's squares, where cosines vary more than by 1 / n; with a partner
-that sends partly the same noise. Updates that travel in a small subspace (algorithm ``ssf``) have so much in
-common by chance. Noise that a site adds for privacy looks like any other noise. So a flag asks somebody to
-look, and takes at most the weight of that round: what ignores weights, such as a median or SCAFFOLD's control
-variates, takes flagged updates as it takes others.
+Were the signs of e_i drawn by lot, whatever the sizes of its elements, its inner product with e_j would
+have the mean 0 and the variance sum_k e_ik^2 e_jk^2. So z_i is the largest ratio of an absolute inner
+product with another to the root of that, of the three tensors', and passes 5 by chance about once in a
+million pairs. Honest updates have a little of everything in common, though hardly anything in one tensor of
+one round now and then; what they have with a negative sign is drift, and counts. Where updates lie in a
+subspace by construction (algorithm ``ssf``), z is taken down by the root of its share of the dimensions.
+
+An update that fails ``empty``, ``replay`` or ``noise`` is left out of the round if flags weigh: of the sum,
+of medians and the like, of buffers, and of what algorithms keep on the server; what its node would have
+remembered is not accepted either. Copies share the weight of one.
+
+Tests and thresholds are ours, no paper's. A node that knows them can pass: by some genuine training, by a
+move of more than ten rounds ago, or with a partner that sends partly the same noise. Noise that a site adds
+for privacy looks like any other noise. So a flag asks somebody to look, and takes at most that one round.
 """
 
 import math
@@ -43,11 +47,11 @@ from strategies.round import Round, Vector
 TENSORS = 3
 MOST = 32_768  # elements of each that are compared
 FEWEST = 10_000  # in the largest: with fewer, honest updates of very different data look like noise
-MOVES = 3  # of the model
+ROUNDS = 10  # whose models are remembered, beside the first one
 
 EMPTY, REPLAY, COPY, NOISE = TESTS = ("empty", "replay", "copy", "noise")
 
-NO_MOVES: Vector = np.zeros((0, 0))
+NO_TRAIL: Vector = np.zeros((0, 0))
 
 Mask = NDArray[np.bool_]
 
@@ -58,6 +62,7 @@ class Sighting:
 
     weights: Vector  # (m,), on the simplex
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that have some
+    dropped: tuple[str, ...] = ()  # clients whose replies are left out of the round
     notes: tuple[str, ...] = ()
 
 
@@ -82,21 +87,22 @@ class Guards:
     copy: float = 0.99
     noise: float = 5.0
     fewest: int = FEWEST  # elements that ``noise`` takes
+    freedom: float = 1.0  # of each tensor's dimensions, the share that updates can have
     min_clients: int = 3  # fewer have no typical update
 
-    def look(self, weights: Vector, round_: Round, moves: Vector = NO_MOVES) -> Sighting:
-        """The weights of one round after the tests, and their flags; ``moves`` (k, n) are the model's last
-        ones, as ``after`` keeps them.
+    def look(self, weights: Vector, round_: Round, trail: Vector = NO_TRAIL) -> Sighting:
+        """The weights of one round after the tests, and their flags; ``trail`` (k, n) is of earlier models,
+        as ``after`` keeps it.
 
         Empty updates and replays are nobody's peers in the tests after theirs, and copies are no peers of
         each other. Nobody is flagged among fewer than ``min_clients`` clients, and by ``noise`` nobody with
-        fewer than ``min_clients - 1`` peers. If flags weigh, they take the whole weight, and of ``copy`` so
-        much that those who are alike share the weight of one.
+        fewer than ``min_clients - 1`` peers. If flags weigh, all but ``copy`` drop a reply, unless nobody
+        with a weight would be left.
         """
         names = round_.clients
         if len(names) < self.min_clients:
             return Sighting(weights)
-        facts = _facts(round_, moves)
+        facts = _facts(round_, trail)
         empty: Mask = facts.parts < self.empty
         left = np.sqrt(np.diag(facts.together).clip(0.0))
         replay: Mask = ~empty & (left < self.replay)
@@ -104,8 +110,8 @@ class Guards:
         likeness = np.where(live, _cosines(facts.together), -1.0)
         twins: Mask = likeness > self.copy
         copies, peers = twins.sum(axis=1), live & ~twins
-        z = _coherence(facts.own, facts.elements, peers)
-        needed = self.min_clients - 1 if facts.elements[0] >= self.fewest else len(names)
+        z = _coherence(facts, peers) * math.sqrt(self.freedom)
+        needed = len(names) if self.unseen(round_.model) else self.min_clients - 1
         noise: Mask = (peers.sum(axis=1) >= needed) & (z < self.noise)
 
         def alike(i: int) -> str:
@@ -120,48 +126,45 @@ class Guards:
         found = {name: tuple(t.flag(i) for t in tests if t.hits[i]) for i, name in enumerate(names)}
         flags = {name: some for name, some in found.items() if some}
         factors = ~(empty | replay | noise) / (1.0 + copies)
-        weighed, notes = _weighed(weights, factors) if self.weigh else (weights, ())
-        return Sighting(weighed, flags, notes)
+        return _weighed(weights, factors, names, flags) if self.weigh else Sighting(weights, flags)
 
     def unseen(self, model: Arrays) -> str:
         """What the tests do not look for in a model of these parameters, in a sentence; empty if nothing."""
-        largest = max((x.size for x in model.values()), default=0)
-        why = (
-            f"the guards do not look for noise: the model's largest tensor has {largest:,} numbers, and it "
-            f"takes {self.fewest:,}"
-        )
-        return why if largest < self.fewest else ""
+        free = int(self.freedom * max((x.size for x in model.values()), default=0))
+        why = f"the guards do not look for noise: in the model's largest tensor {free:,} numbers are free"
+        return "" if free >= self.fewest else f"{why}, and it takes {self.fewest:,}"
 
-    def after(self, moves: Vector, before: Arrays, model: Arrays) -> Vector:
-        """The model's last moves, with the one from ``before`` to ``model``, (k, n), the latest last."""
-        tensors = _tensors(before)
-        move = np.concatenate([_part(model[name]) - _part(before[name]) for name in tensors])
-        return np.vstack([*moves, move])[-MOVES:]
+    def after(self, trail: Vector, round_: Round) -> Vector:
+        """What is compared of the first model and of the last ones, (k, n); this round's stands last."""
+        sent = _row(round_.model)
+        return np.vstack([*trail[:1], *trail[1:][1 - ROUNDS :], sent])
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the tests look at."""
+    """What the tests look at. What is left of an update is that beside all that was received."""
 
     parts: Vector  # (m,), an update's length over the typical one
     together: Vector  # (m, m), inner products of what is left of the updates, whose length is 1
-    own: tuple[Vector, ...]  # the same for each tensor by itself
-    elements: tuple[int, ...]  # of each tensor how many are compared
+    own: tuple[Vector, ...]  # of each tensor by itself, (m, m)
+    chance: tuple[Vector, ...]  # the standard deviations of those, were signs drawn by lot
 
 
-def _facts(round_: Round, moves: Vector) -> _Facts:
+def _facts(round_: Round, trail: Vector) -> _Facts:
     """One tensor after the other, so that the numbers of only one are in memory once more."""
     tensors = _tensors(round_.model)
-    elements = tuple(_part(round_.model[name]).size for name in tensors)
-    sizes, own = [], []
-    for name, block in zip(tensors, _blocks(elements), strict=True):
-        lengths, directions = _polar(np.stack([_part(reply.update[name]) for reply in round_.replies]))
+    sizes, own, chance = [], [], []
+    for name, block in zip(tensors, _blocks(round_.model), strict=True):
+        lengths, left = _polar(np.stack([_part(reply.update[name]) for reply in round_.replies]))
+        left = _beside(left, _received(_part(round_.model[name]), trail[:, block]))
         sizes.append(lengths)
-        own.append(_beside(directions, moves[:, block]))
+        own.append(left @ left.T)
+        squares = np.square(left, out=left)
+        chance.append(np.sqrt(squares @ squares.T))
     whole: Vector = np.hypot.reduce(sizes)
     shares = np.array(sizes) / np.where(whole > 0, whole, 1.0)
     together = np.einsum("ti,tj,tij->ij", shares, shares, np.array(own))
-    return _Facts(whole / _typical(whole), together, tuple(own), elements)
+    return _Facts(whole / _typical(whole), together, tuple(own), tuple(chance))
 
 
 def _typical(lengths: Vector) -> float:
@@ -174,7 +177,7 @@ def _typical(lengths: Vector) -> float:
 
 
 _SHORT = "its update is {:.2g} of the round's typical length: it brings next to nothing"
-_OLD = "its update repeats the model's own last moves, but for {:.1g} of its length"
+_OLD = "its update is made of models that everybody has received, but for {:.1g} of its length"
 _ALIKE = "its update brings what that of {} brings (cosine {:.4f}): one of them may be a copy"
 _LONELY = (
     "its update has no more in common with any other than chance gives (z {:.1f}): it may be noise, also "
@@ -182,22 +185,41 @@ _LONELY = (
 )
 
 
-def _weighed(weights: Vector, factors: Vector) -> tuple[Vector, tuple[str, ...]]:
-    """The weights times the factors, on the simplex again.
+def _weighed(
+    weights: Vector, factors: Vector, names: Sequence[str], flags: Mapping[str, tuple[Flag, ...]]
+) -> Sighting:
+    """The weights times the factors, on the simplex again, and who is dropped.
 
-    Where nobody with a weight passes, the tests tell nothing: the weights stay as they are, with a note.
+    Where nobody with a weight passes, the tests tell nothing: all stay as they are, with a note.
     """
     if (factors == 1.0).all():  # not a bit changes
-        return weights, ()
+        return Sighting(weights, flags)
     total = (weights * factors).sum()
     if not total > 0:
-        return weights, ("the guards flag everybody who has a weight, and take none",)
-    return weights * factors / total, ()
+        return Sighting(weights, flags, notes=("the guards flag everybody who has a weight, and take none",))
+    dropped = tuple(name for name, factor in zip(names, factors, strict=True) if factor == 0)
+    return Sighting(weights * factors / total, flags, dropped)
 
 
 def _tensors(model: Arrays) -> list[str]:
     """The names of the largest tensors, the largest first; of equal ones the first in the model."""
     return sorted(model, key=lambda name: -model[name].size)[:TENSORS]
+
+
+def _row(model: Arrays) -> Vector:
+    """What is compared of a model, one tensor after the other, (n,)."""
+    return np.concatenate([_part(model[name]) for name in _tensors(model)])
+
+
+def _received(model: Vector, trail: Vector) -> Vector:
+    """Directions whose span holds the model, the earlier ones and all moves between them, (k, n).
+
+    Moves by themselves: as differences of nearly equal models they would be lost.
+    """
+    if not len(trail):
+        return model[None]
+    steps = np.diff(np.vstack([*trail[1:], model]), axis=0)
+    return np.vstack([model, *(model - trail[:1]), *steps])
 
 
 def _part(x: NDArray[np.generic]) -> Vector:
@@ -206,8 +228,9 @@ def _part(x: NDArray[np.generic]) -> Vector:
     return x.reshape(-1)[::step].astype(np.float64)
 
 
-def _blocks(elements: Sequence[int]) -> list[slice]:
-    """Where each tensor stands in a row of all of them."""
+def _blocks(model: Arrays) -> list[slice]:
+    """Where in a row each tensor stands."""
+    elements = [_part(model[name]).size for name in _tensors(model)]
     ends = np.cumsum(elements).tolist()
     return [slice(end - n, end) for end, n in zip(ends, elements, strict=True)]
 
@@ -224,27 +247,21 @@ def _polar(rows: Vector) -> tuple[Vector, Vector]:
     return (lengths * peaks)[:, 0], scaled
 
 
-def _beside(directions: Vector, moves: Vector) -> Vector:
-    """Inner products of the directions less their parts in the span of the moves, (m, m)."""
-    products: Vector = directions @ directions.T
-    if not len(moves):
-        return products
-    _, basis = _polar(moves)
-    shadows = directions @ basis.T
+def _beside(directions: Vector, received: Vector) -> Vector:
+    """The directions less their parts in the span of what was received, (m, n)."""
+    _, basis = _polar(received)
     inverse = np.linalg.pinv(basis @ basis.T, hermitian=True)
-    rest: Vector = products - shadows @ inverse @ shadows.T
-    return rest
+    left: Vector = directions - (directions @ basis.T @ inverse) @ basis
+    return left
 
 
-def _coherence(own: Sequence[Vector], elements: Sequence[int], peers: Mask) -> Vector:
-    """Each client's z: its largest absolute cosine with a peer, in standard deviations of chance, (m,).
-
-    0 without peers.
-    """
+def _coherence(facts: _Facts, peers: Mask) -> Vector:
+    """Each client's z, (m,): its largest absolute inner product with a peer, in standard deviations of
+    chance. 0 without peers."""
     z: Vector = np.zeros(len(peers))
-    for products, n in zip(own, elements, strict=True):
-        cosines = np.where(peers, np.abs(_cosines(products)), 0.0)
-        z = np.maximum(z, math.sqrt(n) * cosines.max(axis=1))
+    for products, chance in zip(facts.own, facts.chance, strict=True):
+        ratios = np.abs(products) / np.where(chance > 0, chance, 1.0)
+        z = np.maximum(z, np.where(peers, ratios, 0.0).max(axis=1))
     return z
 
 

@@ -150,7 +150,10 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
 
 
 def _guards(config: RunConfig) -> Guards | None:
-    return None if config.guards == "off" else Guards(weigh=config.guards == "weight", noise=config.guard_z)
+    if config.guards == "off":
+        return None
+    freedom = config.ssf_rank if config.traits.subspace else 1.0
+    return Guards(weigh=config.guards == "weight", noise=config.guard_z, freedom=freedom)
 
 
 def _clip(config: RunConfig) -> Rescale:

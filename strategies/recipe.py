@@ -4,14 +4,14 @@ Famous names are recipes (``presets``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from common.ledger import Flag
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
-from strategies.guards import NO_MOVES, Guards, Sighting
+from strategies.guards import NO_TRAIL, Guards, Sighting
 from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
@@ -32,7 +32,7 @@ class RecipeState:
     personal: Personal = Personal()  # of nodes that do not receive the server's model
     shared: GlobalState = field(default_factory=dict)  # of the server's half of the nodes' algorithm
     members: tuple[str, ...] = ()  # all nodes ever known, by name
-    moves: Vector = field(default_factory=lambda: NO_MOVES)  # of the model, the latest ones, for the guards
+    trail: Vector = field(default_factory=lambda: NO_TRAIL)  # of earlier models, for the guards
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Outcome:
     shares: Vector | None = None  # the scores on the simplex, also when they are only observed
     notes: tuple[str, ...] = ()  # signals that were off, fallbacks that were taken
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)  # of the clients that guards flag
+    dropped: tuple[str, ...] = ()  # of them those whose replies are left out of model, buffers and state
 
 
 @dataclass(frozen=True)
@@ -79,29 +80,39 @@ class Recipe:
             if parts is None:
                 notes.append("the scores have no positive sum: they do not weigh")
         weights = self.weigh(np.zeros(len(round_.replies)) if scores is None else scores.values, round_)
-        seen = self.guards.look(weights, round_, state.moves) if self.guards else Sighting(weights)
+        seen = self.guards.look(weights, round_, state.trail) if self.guards else Sighting(weights)
         weights = seen.weights
-        update = self.aggregate(self.rescale(round_), weights)
+        kept, shares_of_kept = _without(round_, weights, seen.dropped)
+        update = self.aggregate(self.rescale(kept), shares_of_kept)
         if self.sized and scores is not None:
             update = resized(round_.model, update, scores.size)
         members = tuple(sorted({*state.members, *known, *round_.clients}))
-        shared, update = self.rule.step(state.shared, round_, update, weights, len(members))
+        shared, update = self.rule.step(state.shared, kept, update, shares_of_kept, len(members))
         step_state, model = self.step(state.step, round_.model, update)
         outcome = Outcome(
             model=model,
-            buffers=merged_buffers(round_, weights),
+            buffers=merged_buffers(kept, shares_of_kept),
             signals=values,
             weights=weights,
             scores=scores,
             shares=parts,
             notes=(*notes, *seen.notes),
             flags=seen.flags,
+            dropped=seen.dropped,
         )
         last = dict(zip(round_.clients, weights.tolist(), strict=True))
         personal = self.send.after(state.personal, round_, weights, scorer_state, model)
         weighed = {**state.weights, **last}
-        moves = self.guards.after(state.moves, round_.model, model) if self.guards else state.moves
-        return RecipeState(scorer_state, weighed, step_state, personal, shared, members, moves), outcome
+        trail = self.guards.after(state.trail, round_) if self.guards else state.trail
+        return RecipeState(scorer_state, weighed, step_state, personal, shared, members, trail), outcome
+
+
+def _without(round_: Round, weights: Vector, dropped: Sequence[str]) -> tuple[Round, Vector]:
+    """The round and the weights without some clients, who have none."""
+    if not dropped:
+        return round_, weights
+    stay = [i for i, client in enumerate(round_.clients) if client not in dropped]
+    return replace(round_, replies=tuple(round_.replies[i] for i in stay)), weights[stay]
 
 
 def _previous_weights(state: RecipeState, round_: Round) -> Vector:

@@ -31,7 +31,6 @@ def _parts(state: RecipeState, round_: Round, outcome: Outcome) -> Iterator[tupl
         yield f"{slot} of", {name: _cast(x, outcome.model[name].dtype) for name, x in arrays.items()}
     for client in round_.clients:
         yield f"{client}'s own", state.personal.models.get(client, {})
-    yield "the last move of", {"the model": state.moves[-1:]}
     yield "the weights of", {"the round": outcome.weights}
 
 

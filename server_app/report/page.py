@@ -71,7 +71,7 @@ CONTRIBUTIONS = {
 GUARDS = {
     "off": "nothing is looked for",
     "observe": "noise, copies, replays and empty updates are flagged; their weight stays",
-    "weight": "noise, replays and empty updates get no weight in their round, copies share one",
+    "weight": "noise, replays and empty updates are left out of their round, copies share one weight",
 }
 CAVEAT = (
     "These are hints, not verdicts. All scores are computed from model updates alone, so they cannot "

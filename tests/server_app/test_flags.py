@@ -8,6 +8,7 @@ from common.errors import ModelError
 from common.ledger import ClientRecord, Flag
 from common.messages import UPDATE, Message, pack, unpack
 from server_app.bookkeeping import suspects_in
+from server_app.folder import load_state
 from specfed.experiments.attacks import ATTACKS, Attackers, Memory
 from tests.federation import Federation, Handler, Run, on_train
 
@@ -24,6 +25,9 @@ def test_ten_rows_that_claim_to_be_three_hundred_are_flagged_by_their_rank(feder
     assert suspect.client == "site-4"
     assert "N distinct examples" in suspect.text and "flagged in 3 rounds, the last one 3" in suspect.text
     assert "first-layer-rank" in (run.folder / "report.html").read_text()
+
+
+SITES = [f"site-{i}" for i in range(1, 5)]
 
 
 def flat_from(first: int) -> object:
@@ -67,7 +71,7 @@ def test_a_run_says_where_its_guards_are_blind(
 ) -> None:
     with caplog.at_level("INFO"):
         federation.run(model="tests.federation:normed_net", rounds=1, guards=guards)
-    assert ("the guards do not look for noise: the model's largest tensor" in caplog.text) is told
+    assert ("the guards do not look for noise: in the model's largest tensor" in caplog.text) is told
 
 
 def test_a_suspects_text_holds_each_tests_latest_evidence_with_its_own_rounds() -> None:
@@ -129,6 +133,37 @@ def test_a_node_that_sends_noise_is_told_of_and_with_guards_that_weigh_gets_noth
         assert max(free, key=free.get) == "site-4"  # type: ignore[arg-type]
         weights = [line.weight for line in taken.clients() if line.round == number]
         assert sum(weights) == pytest.approx(1)  # type: ignore[arg-type]
+
+
+def test_what_ignores_weights_does_without_the_flagged_as_well(federation: Federation) -> None:
+    """The run of those who are left, bit for bit."""
+    keys: dict[str, Value] = {"weighting": "uniform", "aggregation": "median", "guards": "weight"}
+    taken = attacked(federation, "taken", "noise", {}, **keys)
+    told = attacked(federation, "told", "noise", {}, **{**keys, "guards": "observe"})
+    nodes = [federation.node(f"site-{i}", range(i - 1, 1200, 4), data="digits") for i in range(1, 4)]
+    alone = federation.run("alone", nodes, model="mlp4", learning_rate=0.05, eval_data="digits", **keys)
+    assert taken.model_bytes == alone.model_bytes != told.model_bytes
+
+
+def test_a_flagged_node_adds_nothing_to_what_an_algorithm_keeps(federation: Federation) -> None:
+    """The same bits as if its replies had been quarantined; its own control variate stays as it was, too."""
+    keys: dict[str, Value] = {"algorithm": "scaffold", "weighting": "uniform", "guards": "weight"}
+    keys |= {"model": "mlp4", "learning_rate": 0.05, "eval_data": "digits"}
+    nodes = [federation.node(site, range(i, 1200, 4), data="digits") for i, site in enumerate(SITES)]
+    dropped = attacked(federation, "dropped", "noise", {}, **keys)
+
+    def spoil(reply: Message, number: int) -> Message:
+        update = unpack(reply.content.array_records[UPDATE])
+        reply.content[UPDATE] = pack({name: np.full_like(x, np.nan) for name, x in update.items()})
+        return reply
+
+    quarantined = federation.run("quarantined", nodes, wrap=on_train("site-4", spoil), **keys)
+    assert [c.status for c in quarantined.clients("site-4")] == ["quarantined"] * 3
+    assert dropped.model_bytes == quarantined.model_bytes
+    states = [load_state(run.folder)[1] for run in (dropped, quarantined)]
+    assert [set(state.accepted) for state in states] == [set(SITES[:3])] * 2
+    control, other = (state.recipe.shared["control"] for state in states)
+    assert all((x == other[name]).all() for name, x in control.items())
 
 
 def test_guards_that_tell_change_no_bit_of_a_run(federation: Federation) -> None:

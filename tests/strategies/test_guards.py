@@ -1,6 +1,7 @@
 """The guards: each test by construction and against an obvious version, their order, and what they take."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from common.config import RunConfig
 from common.models import Head
 from common.params import Arrays
 from strategies import presets
-from strategies.guards import MOST, MOVES, NO_MOVES, Guards
+from strategies.guards import MOST, NO_TRAIL, ROUNDS, Guards
 from strategies.recipe import RecipeState
 from strategies.round import Reply, Round
 
@@ -42,15 +43,16 @@ def cohort(**others: np.ndarray) -> Round:
     return round_of({name: honest(i) for i, name in enumerate("abcd")} | others)
 
 
-def found_by(guards: Guards, round_: Round, moves: np.ndarray = NO_MOVES) -> dict[str, list[str]]:
+def found_by(guards: Guards, round_: Round, trail: np.ndarray = NO_TRAIL) -> dict[str, list[str]]:
     weights = np.full(len(round_.replies), 1 / len(round_.replies))
-    seen = guards.look(weights, round_, moves)
+    seen = guards.look(weights, round_, trail)
     return {name: [flag.test for flag in flags] for name, flags in seen.flags.items()}
 
 
 def moves_of(*moves: np.ndarray) -> np.ndarray:
-    """The model's moves as the guards keep them: the head did not move."""
-    return np.stack([np.concatenate([move.ravel(), np.zeros(12)]) for move in moves])
+    """What the guards keep of earlier models that made these moves to the present one, which is zero."""
+    models = -np.cumsum(moves[::-1], axis=0)[::-1]
+    return np.stack([np.concatenate([model.ravel(), np.zeros(12)]) for model in models])
 
 
 def test_honest_updates_of_one_direction_or_its_opposite_pass() -> None:
@@ -68,32 +70,48 @@ def test_noise_of_any_length_is_flagged_with_its_z(scale: float) -> None:
     assert f"z {flag.value:.1f}" in flag.text and "privacy" in flag.text
 
 
-def z_by_hand(updates: list[np.ndarray], moves: list[np.ndarray]) -> list[float]:
-    """Residuals of least squares, then the largest cosine with another's."""
+def z_by_hand(updates: list[np.ndarray], received: list[np.ndarray]) -> list[float]:
+    """Residuals of least squares, then the largest inner product with another's in its deviations."""
     rest = []
     for update in updates:
-        e = update.ravel()
-        if moves:
-            basis = np.stack([move.ravel() for move in moves], axis=1)
-            e = e - basis @ np.linalg.lstsq(basis, e, rcond=None)[0]
-        rest.append(e / np.linalg.norm(e))
+        basis = np.stack([model.ravel() for model in received], axis=1)
+        rest.append(update.ravel() - basis @ np.linalg.lstsq(basis, update.ravel(), rcond=None)[0])
     return [
-        math.sqrt(len(e)) * max(abs(float(e @ other)) for j, other in enumerate(rest) if j != i)
+        max(abs(sum(e * other)) / math.sqrt(sum(e**2 * other**2)) for j, other in enumerate(rest) if j != i)
         for i, e in enumerate(rest)
     ]
 
 
-@given(st.integers(0, 999), st.integers(0, 3))
-def test_z_is_that_of_the_definition(seed: int, moves: int) -> None:
+@given(st.integers(0, 999), st.integers(1, 4), st.sampled_from([0.04, 1.0]))
+def test_z_is_that_of_the_definition(seed: int, rounds: int, freedom: float) -> None:
     updates = [draw(seed + i, (20, 6)) + 0.2 * draw(seed, (20, 6)) for i in range(1, 5)]
-    past = [draw(seed + 100 + i, (20, 6)) for i in range(moves)]
-    model: Arrays = {"w": np.zeros((20, 6))}
+    received = [draw(seed + 100 + i, (20, 6)) for i in range(rounds)]
+    model: Arrays = {"w": received[-1]}
     replies = tuple(Reply(f"c{i}", {"w": update}, {}, 1) for i, update in enumerate(updates))
     round_ = Round(1, model, Head("w", None, (20, 6)), replies)
-    kept = np.stack([move.ravel() for move in past]) if past else NO_MOVES
+    kept = np.stack([x.ravel() for x in received[:-1]]) if rounds > 1 else NO_TRAIL
     # Everybody is flagged at a threshold that nobody reaches, so that all values are seen.
-    seen = Guards(noise=math.inf, fewest=1).look(np.full(4, 0.25), round_, kept)
-    assert [f.value for (f,) in seen.flags.values()] == pytest.approx(z_by_hand(updates, past), rel=1e-9)
+    guards = Guards(noise=math.inf, fewest=1, freedom=freedom)
+    seen = guards.look(np.full(4, 0.25), round_, kept)
+    expected = np.array(z_by_hand(updates, received)) * math.sqrt(freedom)
+    assert [f.value for (f,) in seen.flags.values()] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape_of", ["square", "sparse"])
+def test_noise_of_uneven_size_is_noise_too(shape_of: str) -> None:
+    """Its cosines with others vary more than those of even noise."""
+    sizes = draw(70) ** 4 if shape_of == "square" else (np.abs(draw(70)) > 2.5).astype(float)
+    alike = {name: (draw(999) + draw(i)) * sizes for i, name in enumerate("abcd")}
+    assert found_by(Guards(), round_of(alike | {"e": draw(50) * sizes})) == {"e": ["noise"]}
+
+
+def test_the_model_itself_and_its_whole_way_are_replays() -> None:
+    first, second, now = draw(70), draw(71), draw(72)
+    trail = np.stack([np.concatenate([model.ravel(), np.zeros(12)]) for model in (first, second)])
+    for sent in (now, -now, now - first, second, first - second):
+        round_ = cohort(e=sent)
+        round_.model["w"][:] = now
+        assert found_by(Guards(), round_, trail) == {"e": ["replay"]}
 
 
 def test_the_largest_z_of_three_tensors_counts_and_no_fourth() -> None:
@@ -261,7 +279,8 @@ def test_a_replay_is_seen_in_each_tensor_on_its_own_moves() -> None:
     ]
     replies = tuple(Reply(f"c{i}", update, {}, 1) for i, update in enumerate([*others, past]))
     round_ = Round(1, model, Head("t1", None, (120, 100)), replies)
-    assert found_by(Guards(), round_, Guards().after(NO_MOVES, model, past)) == {"c3": ["replay"]}
+    earlier = replace(round_, model={name: -x for name, x in past.items()})
+    assert found_by(Guards(), round_, Guards().after(NO_TRAIL, earlier)) == {"c3": ["replay"]}
 
 
 def test_what_is_alike_in_the_models_own_moves_alone_is_no_copy() -> None:
@@ -308,22 +327,28 @@ def test_a_model_that_is_too_small_for_the_noise_test_is_told_in_a_sentence() ->
     sizes = {"w": np.zeros((90, 100)), "b": np.zeros(90)}
     assert Guards().unseen(sizes | {"w": np.zeros(SHAPE)}) == Guards(fewest=9000).unseen(sizes) == ""
     assert Guards().unseen(sizes) == (
-        "the guards do not look for noise: the model's largest tensor has 9,000 numbers, and it takes 10,000"
+        "the guards do not look for noise: in the model's largest tensor 9,000 numbers are free, and it takes 10,000"
     )
+    assert Guards(freedom=0.5).unseen({"w": np.zeros(SHAPE)})
+
+
+def of_model(w: np.ndarray) -> Round:
+    return Round(1, {"w": w}, Head("w", None, w.shape), ())
 
 
 def test_a_very_large_tensor_is_compared_on_evenly_spaced_elements() -> None:
-    shape = (MOST + 1, 2)
-    moves = Guards().after(NO_MOVES, {"w": np.zeros(shape)}, {"w": np.arange(2.0 * MOST + 2).reshape(shape)})
-    assert moves.shape == (1, math.ceil((2 * MOST + 2) / 3))
-    assert moves[0].tolist()[:4] == [0, 3, 6, 9]
+    large = np.arange(2.0 * MOST + 2).reshape(MOST + 1, 2)
+    trail = Guards().after(NO_TRAIL, of_model(large))
+    assert trail.shape == (1, math.ceil((2 * MOST + 2) / 3))
+    assert trail[0].tolist()[:4] == [0, 3, 6, 9]
 
 
-def test_the_last_moves_are_kept_in_their_order() -> None:
-    moves = NO_MOVES
-    for i in range(MOVES + 2):
-        moves = Guards().after(moves, {"w": np.zeros((2, 2))}, {"w": np.full((2, 2), float(i))})
-    assert moves[:, 0].tolist() == [2, 3, 4]
+def test_the_first_model_and_the_last_ones_are_kept_in_their_order() -> None:
+    trail = NO_TRAIL
+    for i in range(ROUNDS + 5):
+        trail = Guards().after(trail, of_model(np.full((2, 2), float(i))))
+        assert len(trail) == min(i + 1, ROUNDS + 1)
+    assert trail[:, 0].tolist() == [0, *range(5, ROUNDS + 5)]
 
 
 def test_flags_only_tell_unless_they_weigh() -> None:
@@ -385,11 +410,26 @@ def test_a_recipe_is_guarded_outside_its_scores() -> None:
     off, free = run("off")
     observed, watched = run("observe")
     guarded, taken = run("weight")
-    assert len(off.moves) == 0 and len(observed.moves) == len(guarded.moves) == 3
+    assert len(off.trail) == 0 and len(observed.trail) == len(guarded.trail) == 3
     for a, b, c in zip(free, watched, taken, strict=True):
         assert (a == b).all() and a[4] > 0
         assert c[4] == 0 and c[:4] == pytest.approx(a[:4] / a[:4].sum())
     assert guarded.scorer == off.scorer  # the entropy does not look at weights
+
+
+def test_buffers_are_those_of_who_is_left() -> None:
+    recipe = presets.build(RunConfig.read({"guards": "weight"}, "the test"))
+    round_ = cohort(e=draw(50))
+    counts = [3, 5, 4, 3, 900]
+    replies = tuple(
+        replace(reply, buffers={"seen": np.array(n), "mean": np.array([float(n)])})
+        for reply, n in zip(round_.replies, counts, strict=True)
+    )
+    _, outcome = recipe.run(RecipeState(), replace(round_, replies=replies), round_.clients)
+    assert outcome.dropped == ("e",) and outcome.buffers["seen"] == 5
+    assert outcome.buffers["mean"] == pytest.approx(
+        [sum(w * n for w, n in zip(outcome.weights, counts, strict=True))]
+    )
 
 
 def test_a_recipe_tells_where_the_guards_take_none() -> None:
@@ -403,3 +443,6 @@ def test_a_recipe_tells_where_the_guards_take_none() -> None:
 def test_z_of_a_run_is_the_guards_threshold() -> None:
     built = presets.build(RunConfig.read({"guard-z": 7.5, "guards": "weight"}, "the test"))
     assert built.guards == Guards(weigh=True, noise=7.5)
+    assert presets.build(RunConfig()).guards == Guards()
+    ssf = presets.build(RunConfig.read({"algorithm": "ssf", "ssf-rank": 0.1}, "the test"))
+    assert ssf.guards == Guards(freedom=0.1)

@@ -43,5 +43,4 @@ def test_so_is_what_the_server_remembers() -> None:
     assert found(step={"momentum/w": np.array(np.inf)}) == 'the server optimiser\'s "momentum/w"'
     assert found(shared={"control": HUGE}) == 'control of "w"'
     assert found(personal=Personal({"a": MODEL, "b": BAD})) == 'b\'s own "w"'
-    assert found(moves=np.array([[1.0, 2.0], [1.0, np.inf]])) == 'the last move of "the model"'
     assert found(personal=Personal({"c": BAD})) == ""  # not of this round

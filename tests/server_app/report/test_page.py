@@ -121,7 +121,7 @@ def test_the_layer_whose_entropy_is_read_has_its_name(tmp_path: Path, layer: str
             "observe",
             "Guards observe – noise, copies, replays and empty updates are flagged; their weight stays",
         ),
-        ("weight", "Guards weight – noise, replays and empty updates get no weight in their round"),
+        ("weight", "Guards weight – noise, replays and empty updates are left out of their round"),
     ],
 )
 def test_the_facts_say_what_guards_did(tmp_path: Path, mode: str, said: str) -> None:
