@@ -209,7 +209,7 @@ class RunConfig(Checked):
         0.5, description="and only a share below this part of an equal one is flagged"
     )
     guards: Literal["off", "observe", "weight"] = Field(
-        "observe", description="flag noise, copies, replays, empty updates; weight: and take their weight"
+        "observe", description="flag noise, copies, replays, empty updates; weight: and leave them out"
     )
     guard_z: NotNegative = Field(
         5.0, description="an update is noise if it agrees with no other by so many standard deviations"

@@ -9,7 +9,10 @@ honest           what it has learnt
 zero             nothing
 jitter           noise of a millionth of an honest update's length
 noise            noise as long as an honest update in each tensor
+shaped noise     noise as uneven as the squares of the model's last move
 replay           the model's last move, as it saw it; nothing in the first round
+way              the model's whole way since the first round
+model            the model itself, with a minus
 replay + noise   the same, with so much noise that the cosine of both is 0.8
 partners         the same noise from two nodes
 head noise       its own update, but noise in the head
@@ -50,7 +53,7 @@ from specfed.local_grid import Answer
 from strategies.guards import TESTS
 
 MODES = ("observe", "weight")
-Memory = dict[str, Arrays]
+Memory = dict[str, tuple[Arrays, Arrays]]
 OWN = ("guards", "algorithm", "uplink", "fraction-train", "min-replies")
 
 
@@ -59,7 +62,9 @@ class Sight:
     """What an attacker knows in a round."""
 
     learnt: Arrays  # its own honest update
+    model: Arrays  # as it received it
     moved: Arrays  # the model's last move; zeros in the first round
+    way: Arrays  # its way since the first round
     draw: np.random.Generator
 
     def noise(self) -> Arrays:
@@ -80,6 +85,11 @@ def _times(factor: float, arrays: Arrays) -> Arrays:
     return {name: np.multiply(x, factor) for name, x in arrays.items()}
 
 
+def _as_long(sight: Sight, arrays: Arrays) -> Arrays:
+    """As long as the honest update; zeros stay zeros."""
+    return _times(norm(sight.learnt) / (norm(arrays) or 1.0), arrays)
+
+
 def _length(x: np.ndarray) -> float:
     return norm({"": x})
 
@@ -90,6 +100,11 @@ def _replay_and_noise(sight: Sight) -> Arrays:
         name: np.add(x, np.multiply(noise[name], 0.75 * _length(x) / (_length(noise[name]) or 1.0)))
         for name, x in sight.moved.items()
     }
+
+
+def _shaped_noise(sight: Sight) -> Arrays:
+    noise = sight.noise()
+    return {name: np.multiply(noise[name], np.square(x)) for name, x in sight.moved.items()}
 
 
 def _head_noise(sight: Sight) -> Arrays:
@@ -106,7 +121,10 @@ ATTACKS: Mapping[str, Attack] = {
     "zero": Attack(lambda sight: _times(0.0, sight.learnt)),
     "jitter": Attack(lambda sight: _times(1e-6, sight.noise())),
     "noise": Attack(Sight.noise),
+    "shaped noise": Attack(lambda sight: _as_long(sight, _shaped_noise(sight))),
     "replay": Attack(lambda sight: sight.moved),
+    "way": Attack(lambda sight: _as_long(sight, sight.way)),
+    "model": Attack(lambda sight: _as_long(sight, _times(-1.0, sight.model))),
     "replay + noise": Attack(_replay_and_noise),
     "partners": Attack(Sight.noise, attackers=2),
     "head noise": Attack(_head_noise),
@@ -118,7 +136,7 @@ ATTACKS: Mapping[str, Attack] = {
 class Attackers:
     """A ClientApp some of whose nodes, by name, attack. Partners send the same.
 
-    ``memory`` holds the model that each of them received last.
+    ``memory`` holds the models that each of them received first and last.
     """
 
     def __init__(self, app: Answer, names: Sequence[str], attack: Attack, memory: Memory) -> None:
@@ -132,13 +150,14 @@ class Attackers:
         if name not in self._names or reply.has_error() or UPDATE not in reply.content:
             return reply
         model = unpack(message.content.array_records[ARRAYS])
-        before = self._received.get(name, model)
-        self._received[name] = model
+        first, before = self._received.get(name, (model, model))
+        self._received[name] = (first, model)
         learnt = unpack(reply.content.array_records[UPDATE])
-        moved = {n: np.subtract(x, before[n]) for n, x in model.items()}
+        moved, way = ({n: np.subtract(x, old[n]) for n, x in model.items()} for old in (before, first))
         number = int(str(message.content.config_records[CONFIG]["round"]))
         if number not in self._sent:
-            sent = self._attack.send(Sight(learnt, moved, stream(0, "attack", number)))
+            sight = Sight(learnt, model, moved, way, stream(0, "attack", number))
+            sent = self._attack.send(sight)
             self._sent[number] = {n: np.asarray(x, dtype=learnt[n].dtype) for n, x in sent.items()}
         reply.content[UPDATE] = pack(self._sent[number])
         return reply

@@ -32,8 +32,12 @@ LEARNT = {
 MOVED = {name: np.arange(x.size, dtype=float).reshape(x.shape) for name, x in LEARNT.items()}
 
 
+MODEL = {name: np.cos(x) for name, x in MOVED.items()}
+WAY = {name: np.sin(x) for name, x in MOVED.items()}
+
+
 def sent(name: str, moved: dict[str, np.ndarray] = MOVED) -> dict[str, np.ndarray]:
-    return ATTACKS[name].send(Sight(LEARNT, moved, np.random.default_rng(0)))
+    return ATTACKS[name].send(Sight(LEARNT, MODEL, moved, WAY, np.random.default_rng(0)))
 
 
 def cosine(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
@@ -51,6 +55,22 @@ def test_what_attackers_send() -> None:
     assert cosine(sent("flip"), LEARNT) == pytest.approx(-1) and norm(sent("flip")) == pytest.approx(
         norm(LEARNT)
     )
+
+
+@pytest.mark.parametrize(("name", "like", "sign"), [("model", MODEL, -1), ("way", WAY, 1)])
+def test_what_everybody_received_is_sent_as_long_as_an_honest_update(
+    name: str, like: dict[str, np.ndarray], sign: int
+) -> None:
+    assert cosine(sent(name), like) == pytest.approx(sign)
+    assert norm(sent(name)) == pytest.approx(norm(LEARNT))
+
+
+def test_shaped_noise_is_small_where_the_model_moved_little() -> None:
+    noise = sent("shaped noise")
+    assert norm(noise) == pytest.approx(norm(LEARNT))
+    assert all(x.ravel()[0] == 0 for x in noise.values())
+    sizes = np.abs(noise["w"].ravel())
+    assert sizes[600:].mean() > 4 * sizes[:600].mean()  # the mean of squares, seven times as large
 
 
 def test_noise_is_as_long_as_an_honest_update_in_each_tensor() -> None:
