@@ -275,6 +275,9 @@ class RecipeStrategy(Strategy):
             recipe_state, outcome = self.recipe.run(self.state.recipe, round_, turn.known)
         if found := flaw(recipe_state, round_, outcome):
             return self._fail(verdicts, f"{found} would hold NaN or infinity; {_largest(accepted)}")
+        if len(accepted) - len(outcome.dropped) < self.cohort.min_replies:
+            out = f"the guards leave out {', '.join(outcome.dropped)} of {len(accepted)} replies"
+            return self._fail(verdicts, f"{out}, min-replies is {self.cohort.min_replies}")
         self._failed = 0
         history, low = self.free_rider_test.look(self.state.history, round_.clients, outcome.shares)
         ranks, few = self.rank_test.look(self.state.ranks, round_)

@@ -276,7 +276,9 @@ def _said(outcome: Outcome) -> str:
     return f"weight {outcome.weight:.3f}  {seen}  accuracy {outcome.accuracy:.3f}"
 
 
-def _config(plan: Plan, seed: int, attack: str, mode: str) -> RunConfig:
-    name = f"{attack.replace(' + ', '-').replace(' ', '-')}-{mode}"
-    own: dict[str, Value] = {"guards": mode, "min-nodes": plan.nodes, "min-replies": plan.nodes}
-    return plan.config(seed, name, {}, own)
+def _config(plan: Plan, seed: int, name: str, mode: str) -> RunConfig:
+    label = f"{name.replace(' + ', '-').replace(' ', '-')}-{mode}"
+    # The guards may leave attackers out, and a round needs no more than the others.
+    others = max(1, plan.nodes - max(attack.attackers for attack in ATTACKS.values()))
+    own: dict[str, Value] = {"guards": mode, "min-nodes": plan.nodes, "min-replies": others}
+    return plan.config(seed, label, {}, own)

@@ -166,6 +166,18 @@ def test_a_flagged_node_adds_nothing_to_what_an_algorithm_keeps(federation: Fede
     assert all((x == other[name]).all() for name, x in control.items())
 
 
+def test_a_flagged_reply_does_not_count_for_the_quorum(federation: Federation) -> None:
+    nodes = [federation.node(site, range(i, 1200, 4), data="digits") for i, site in enumerate(SITES)]
+    keys: dict[str, Value] = {"model": "mlp4", "learning_rate": 0.05, "eval_data": "digits", "min_replies": 4}
+
+    def wrap(app: Handler) -> Handler:
+        return Attackers(app, ["site-4"], ATTACKS["noise"], {})
+
+    run = federation.run(nodes=nodes, wrap=wrap, guards="weight", min_nodes=4, **keys)
+    assert "the guards leave out site-4 of 4 replies, min-replies is 4" in str(run.error)
+    assert not any(record.moved for record in run.rounds)
+
+
 def test_guards_that_tell_change_no_bit_of_a_run(federation: Federation) -> None:
     off = attacked(federation, "off", "noise", {}, guards="off")
     told = attacked(federation, "told", "noise", {})
