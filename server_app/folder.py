@@ -286,7 +286,7 @@ def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
         for slot, xs in nested(latest.shared).items()
     }
     personal = Personal(nested(latest.personal), parts)
-    trail = np.asarray(latest.trail.get(TRAIL, NO_TRAIL), dtype=np.float64)
+    trail = latest.trail.get(TRAIL, NO_TRAIL)
     recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members), trail)
     return latest, StrategyState(latest.buffers, recipe, history, accepted, era, ranks)
 

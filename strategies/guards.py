@@ -51,7 +51,8 @@ ROUNDS = 10  # whose models are remembered, beside the first one
 
 EMPTY, REPLAY, COPY, NOISE = TESTS = ("empty", "replay", "copy", "noise")
 
-NO_TRAIL: Vector = np.zeros((0, 0))
+Trail = NDArray[np.generic]  # (k, n), parts of earlier models in the model's type
+NO_TRAIL: Trail = np.zeros((0, 0))
 
 Mask = NDArray[np.bool_]
 
@@ -90,7 +91,7 @@ class Guards:
     freedom: float = 1.0  # of each tensor's dimensions, the share that updates can have
     min_clients: int = 3  # fewer have no typical update
 
-    def look(self, weights: Vector, round_: Round, trail: Vector = NO_TRAIL) -> Sighting:
+    def look(self, weights: Vector, round_: Round, trail: Trail = NO_TRAIL) -> Sighting:
         """The weights of one round after the tests, and their flags; ``trail`` (k, n) is of earlier models,
         as ``after`` keeps it.
 
@@ -134,7 +135,7 @@ class Guards:
         why = f"the guards do not look for noise: in the model's largest tensor {free:,} numbers are free"
         return "" if free >= self.fewest else f"{why}, and it takes {self.fewest:,}"
 
-    def after(self, trail: Vector, round_: Round) -> Vector:
+    def after(self, trail: Trail, round_: Round) -> Trail:
         """What is compared of the first model and of the last ones, (k, n); this round's stands last."""
         sent = _row(round_.model)
         return np.vstack([*trail[:1], *trail[1:][1 - ROUNDS :], sent])
@@ -150,13 +151,13 @@ class _Facts:
     chance: tuple[Vector, ...]  # the standard deviations of those, were signs drawn by lot
 
 
-def _facts(round_: Round, trail: Vector) -> _Facts:
+def _facts(round_: Round, trail: Trail) -> _Facts:
     """One tensor after the other, so that the numbers of only one are in memory once more."""
     tensors = _tensors(round_.model)
     sizes, own, chance = [], [], []
     for name, block in zip(tensors, _blocks(round_.model), strict=True):
         lengths, left = _polar(np.stack([_part(reply.update[name]) for reply in round_.replies]))
-        left = _beside(left, _received(_part(round_.model[name]), trail[:, block]))
+        left = _beside(left, _received(_part(round_.model[name]), trail[:, block].astype(np.float64)))
         sizes.append(lengths)
         own.append(left @ left.T)
         squares = np.square(left, out=left)
@@ -206,9 +207,9 @@ def _tensors(model: Arrays) -> list[str]:
     return sorted(model, key=lambda name: -model[name].size)[:TENSORS]
 
 
-def _row(model: Arrays) -> Vector:
-    """What is compared of a model, one tensor after the other, (n,)."""
-    return np.concatenate([_part(model[name]) for name in _tensors(model)])
+def _row(model: Arrays) -> Trail:
+    """What is compared of a model, one tensor after the other, in its own type, (n,)."""
+    return np.concatenate([_picked(model[name]) for name in _tensors(model)])
 
 
 def _received(model: Vector, trail: Vector) -> Vector:
@@ -224,13 +225,16 @@ def _received(model: Vector, trail: Vector) -> Vector:
 
 def _part(x: NDArray[np.generic]) -> Vector:
     """At most ``MOST`` evenly spaced elements, in float64."""
-    step = max(1, math.ceil(x.size / MOST))
-    return x.reshape(-1)[::step].astype(np.float64)
+    return _picked(x).astype(np.float64)
+
+
+def _picked(x: NDArray[np.generic]) -> NDArray[np.generic]:
+    return x.reshape(-1)[:: max(1, math.ceil(x.size / MOST))]
 
 
 def _blocks(model: Arrays) -> list[slice]:
     """Where in a row each tensor stands."""
-    elements = [_part(model[name]).size for name in _tensors(model)]
+    elements = [_picked(model[name]).size for name in _tensors(model)]
     ends = np.cumsum(elements).tolist()
     return [slice(end - n, end) for end, n in zip(ends, elements, strict=True)]
 

@@ -11,7 +11,7 @@ import numpy as np
 from common.ledger import Flag
 from common.params import Arrays
 from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
-from strategies.guards import NO_TRAIL, Guards, Sighting
+from strategies.guards import NO_TRAIL, Guards, Sighting, Trail
 from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
 from strategies.round import Round, Vector
@@ -32,7 +32,7 @@ class RecipeState:
     personal: Personal = Personal()  # of nodes that do not receive the server's model
     shared: GlobalState = field(default_factory=dict)  # of the server's half of the nodes' algorithm
     members: tuple[str, ...] = ()  # all nodes ever known, by name
-    trail: Vector = field(default_factory=lambda: NO_TRAIL)  # of earlier models, for the guards
+    trail: Trail = field(default_factory=lambda: NO_TRAIL)  # of earlier models, for the guards
 
 
 @dataclass(frozen=True)

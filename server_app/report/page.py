@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from common.ledger import ModelCard
 from common.text import shorten
+from common.traits import is_scored
 from server_app.contribution import Contribution, contributions
 from server_app.report.charts import clients_over_rounds, progress, trust
 from server_app.report.drift import drift
@@ -156,7 +157,7 @@ def _facts(run: RunView) -> Html:
         "Local rule": _rule(config),
         "Weighting": _weighting(config),
         "Contribution": _contribution(config),
-        "Guards": _explained(config.get("guards"), GUARDS),
+        "Guards": _guards(config),
         "Accuracy and loss": _measured(run),
         "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
     }
@@ -187,6 +188,13 @@ def _contribution(config: Mapping[str, object]) -> str:
     mode = _explained(config.get("contribution"), CONTRIBUTIONS)
     weighs = config.get("contribution") == "weight"
     return mode if weighs else f"{mode}; base weighting {config.get('base-weighting', NONE)}"
+
+
+def _guards(config: Mapping[str, object]) -> str:
+    scored = config.get("contribution") != "off" and is_scored(config.get("weighting"))
+    if config.get("guards") == "observe" and not scored:
+        return "off – this run scores nobody"
+    return _explained(config.get("guards"), GUARDS)
 
 
 def _measured(run: RunView) -> str:

@@ -444,5 +444,9 @@ def test_z_of_a_run_is_the_guards_threshold() -> None:
     built = presets.build(RunConfig.read({"guard-z": 7.5, "guards": "weight"}, "the test"))
     assert built.guards == Guards(weigh=True, noise=7.5)
     assert presets.build(RunConfig()).guards == Guards()
+    for keys in ({"weighting": "examples"}, {"contribution": "off"}):
+        assert presets.build(RunConfig.read(keys, "the test")).guards is None
+        told = presets.build(RunConfig.read({**keys, "guards": "weight"}, "the test"))
+        assert told.guards == Guards(weigh=True)
     ssf = presets.build(RunConfig.read({"algorithm": "ssf", "ssf-rank": 0.1}, "the test"))
     assert ssf.guards == Guards(freedom=0.1)

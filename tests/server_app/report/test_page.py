@@ -128,6 +128,12 @@ def test_the_facts_say_what_guards_did(tmp_path: Path, mode: str, said: str) -> 
     assert said in words(report(tmp_path, [header("a", guards=mode)]))
 
 
+def test_a_run_that_scores_nobody_observes_nothing(tmp_path: Path) -> None:
+    for keys in ({"weighting": "uniform"}, {"contribution": "off"}):
+        assert "Guards off – this run scores nobody" in words(report(tmp_path, [header("a", **keys)]))
+    assert "Guards weight – " in words(report(tmp_path, [header("a", weighting="uniform", guards="weight")]))
+
+
 def test_a_ledger_from_before_there_were_guards_can_be_shown(tmp_path: Path) -> None:
     old = header("a")
     config = {key: value for key, value in old.config.items() if not key.startswith("guard")}
