@@ -88,6 +88,11 @@ def is_scored(weighting: object) -> bool:
     return WEIGHTINGS.get(str(weighting), Weighting()).scores
 
 
+def has_scores(contribution: object, weighting: object) -> bool:
+    """Whether a run with these two keys, as a ledger names them, scores its nodes."""
+    return contribution != "off" and is_scored(weighting)
+
+
 # What the configuration takes. To a type checker, which does not run the tables, any text.
 if TYPE_CHECKING:
     AlgorithmName = str

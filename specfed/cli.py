@@ -14,11 +14,11 @@ import click
 import typer
 
 from common.config import RunConfig
-from common.errors import ConfigError, DataError, SpecfedError
+from common.errors import ConfigError, SpecfedError
 from specfed import __version__
 from specfed.addresses import unproxied
-from specfed.commands import certificates, demo, doctor, enrolment, init, lab, node, runs, server
-from specfed.commands.options import Nodes, Runs
+from specfed.commands import certificates, demo, doctor, enrolment, init, lab, node, reports, runs, server
+from specfed.commands.options import Nodes
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # which any command may meet, wherever it writes
 
@@ -87,46 +87,9 @@ def _no_command(
 
 for command in (
     *(demo.demo, server.server, node.node, enrolment.enroll, enrolment.revoke, enrolment.nodes),
-    *(runs.run, runs.status, runs.watch, runs.stop, init.init),
+    *(runs.run, runs.status, runs.watch, runs.stop, reports.report, reports.explain, init.init),
 ):
     app.command()(command)
-
-
-RunFolder = Annotated[str, typer.Argument(help="A run folder, or its name under --runs.")]
-
-
-@app.command()
-def report(
-    run: RunFolder,
-    runs: Runs = Path("runs"),
-) -> None:
-    """Write a run's report again from its ledger: HTML, CSV and JSON."""
-    from server_app.report.writing import write_report
-
-    print(write_report(_run_folder(run, runs)))
-
-
-@app.command()
-def explain(
-    run: RunFolder,
-    number: Annotated[int | None, typer.Option("--round", help="The last one, if not given.")] = None,
-    client: Annotated[str, typer.Option(help="A node's name; all of them, if not given.")] = "",
-    runs: Runs = Path("runs"),
-) -> None:
-    """Say why nodes got the weight they got in a round of a run."""
-    from common.ledger import read
-    from server_app.explanation import explain as lines
-    from server_app.report.run_view import view
-
-    for line in lines(view(read(_run_folder(run, runs) / "ledger.jsonl")), number, client):
-        print(line)
-
-
-def _run_folder(run: str, runs: Path) -> Path:
-    folder = next((path for path in (Path(run), runs / run) if os.path.isdir(path)), None)
-    if folder is None:
-        raise DataError(f'no run folder "{run}" here or in {runs}')
-    return folder.resolve()
 
 
 @app.command()

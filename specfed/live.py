@@ -9,7 +9,7 @@ from statistics import fmean
 from common.config import Value
 from common.errors import DataError
 from common.ledger import LOG_MARK, ClientRecord, End, Header, Joined, NodeCard, Record, RoundRecord, parse
-from common.traits import is_scored
+from common.traits import has_scores, is_scored
 from server_app.contribution import Contribution, contribution_table
 
 POLL_SECONDS = 0.2
@@ -162,7 +162,7 @@ class _Table:
 
 def scores(config: Mapping[str, Value]) -> bool:
     """Whether a run of this configuration has scores of its nodes."""
-    return config.get("contribution") != "off" and is_scored(config.get("weighting"))
+    return has_scores(config.get("contribution"), config.get("weighting"))
 
 
 def _opening(header: Header) -> Iterator[str]:

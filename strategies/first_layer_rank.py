@@ -51,7 +51,7 @@ from common.config import RunConfig
 from common.ledger import Flag
 from common.models import Head
 from common.params import Arrays
-from common.traits import is_scored
+from common.traits import has_scores
 from strategies.round import Reply, Round
 
 RELATIVE = 1e-3  # a singular value below this part of the largest one counts as rounding
@@ -110,7 +110,7 @@ def first_layer_rank(config: RunConfig, model: Arrays, head: Head) -> RankTest:
     """The test for a run of this configuration on a model with these parameters, in the model's order."""
     layer = next((name for name, w in model.items() if w.ndim >= 2), head.weight)
     reasons: dict[str, bool] = {
-        "this run scores nobody": config.contribution == "off" or not is_scored(config.weighting),
+        "this run scores nobody": not has_scores(config.contribution, config.weighting),
         "the model has no layer before its head": layer == head.weight,
         f'the first weight, "{layer}", is not that of a dense layer': model[layer].ndim != 2,
         f'the first weight, "{layer}", is wider than {WIDEST}': min(model[layer].shape[:2]) > WIDEST,

@@ -82,8 +82,9 @@ def status(
         print(f"no run yet on {address}")
         return
     table = Table("run", "state", "asked for", "took", "folder", box=None, pad_edge=False)
+    folders = run_folders(config)
     for one in known:
-        table.add_row(one.mark, one.word, one.asked, duration(one.seconds), _folder(run_folders(config), one))
+        table.add_row(one.mark, one.word, one.asked, duration(one.seconds), _folder(folders, one))
     print_table(table)
 
 
