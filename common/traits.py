@@ -93,6 +93,11 @@ def has_scores(contribution: object, weighting: object) -> bool:
     return contribution != "off" and is_scored(weighting)
 
 
+def guards_at_work(guards: object, contribution: object, weighting: object) -> object:
+    """What the key ``guards`` comes to: a run that scores nobody observes nothing, for it would cost."""
+    return "off" if guards == "observe" and not has_scores(contribution, weighting) else guards
+
+
 # What the configuration takes. To a type checker, which does not run the tables, any text.
 if TYPE_CHECKING:
     AlgorithmName = str

@@ -6,6 +6,7 @@ from statistics import median
 from common.config import Value
 from common.errors import ConfigError, nearest
 from common.ledger import ClientRecord, RoundRecord
+from common.traits import guards_at_work
 from server_app.report.parts import in_digits, plus_minus
 from server_app.report.run_view import RunView
 
@@ -92,7 +93,7 @@ def _round(run: RunView, number: int) -> Iterator[str]:
 
 def _weighing(config: dict[str, Value]) -> str:
     weighting, mode = config.get("weighting"), config.get("contribution")
-    guards = f"guards {config.get('guards', 'off')}"
+    guards = f"guards {guards_at_work(config.get('guards', 'off'), mode, weighting)}"
     if mode == "weight":
         return f"weights by {weighting}; {guards}"
     return f"weights by {config.get('base-weighting')}; {weighting} {mode}; {guards}"

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from common.config import RunConfig
 from common.errors import ConfigError
-from common.traits import has_scores
+from common.traits import guards_at_work
 from strategies.aggregate import Aggregate
 from strategies.fedawa import FedAwa
 from strategies.fedlaw import FedLaw, Proxy
@@ -151,9 +151,8 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
 
 
 def _guards(config: RunConfig) -> Guards | None:
-    scored = has_scores(config.contribution, config.weighting)
-    if config.guards == "off" or (config.guards == "observe" and not scored):
-        return None  # a run that scores nobody pays for no test, unless it asks for them
+    if guards_at_work(config.guards, config.contribution, config.weighting) == "off":
+        return None
     freedom = config.ssf_rank if config.traits.subspace else 1.0
     return Guards(weigh=config.guards == "weight", noise=config.guard_z, freedom=freedom)
 

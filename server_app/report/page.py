@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from common.ledger import ModelCard
 from common.text import shorten
-from common.traits import has_scores
+from common.traits import guards_at_work
 from server_app.contribution import Contribution, contributions
 from server_app.report.charts import clients_over_rounds, progress, trust
 from server_app.report.drift import drift
@@ -191,10 +191,9 @@ def _contribution(config: Mapping[str, object]) -> str:
 
 
 def _guards(config: Mapping[str, object]) -> str:
-    scored = has_scores(config.get("contribution"), config.get("weighting"))
-    if config.get("guards") == "observe" and not scored:
-        return "off – this run scores nobody"
-    return _explained(config.get("guards"), GUARDS)
+    chosen = config.get("guards")
+    mode = guards_at_work(chosen, config.get("contribution"), config.get("weighting"))
+    return _explained(mode, GUARDS) if mode == chosen else "off – this run scores nobody"
 
 
 def _measured(run: RunView) -> str:

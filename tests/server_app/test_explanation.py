@@ -68,6 +68,11 @@ def test_observed_scores_do_not_weigh() -> None:
     )
 
 
+def test_a_run_that_scores_nobody_has_no_guards_at_work() -> None:
+    ledger = [header("a", weighting="uniform"), *LEDGER[1:4]]
+    assert lines(1, "a", ledger=ledger)[-1] == "round 1: weights by uniform; guards off"
+
+
 @pytest.mark.parametrize(
     ("arguments", "ledger", "says"),
     [
