@@ -238,9 +238,7 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
         torch.set_num_threads(threads)
     arrays = message.content.array_records  # Flower picks them out anew each time
     order = message.content.config_records[CONFIG]
-    shape = order["input-shape"]
-    assert isinstance(shape, list)
-    model = models.build(run.model, tuple(int(s) for s in shape), _integer(order["classes"]), run.seed)
+    model = models.build(run.model, _integers(order["input-shape"]), _integer(order["classes"]), run.seed)
     load_into(trainable(model), unpack(arrays[ARRAYS]))
     load_into(carried(model), unpack(arrays[BUFFERS]))
     device = resolve(node.device or run.device)
@@ -334,6 +332,10 @@ def _integer(value: object) -> int:
     if not isinstance(value, int):
         raise ConfigError(f"the server sent {value!r} where a whole number belongs")
     return value
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    return tuple(map(_integer, value if isinstance(value, list) else [value]))
 
 
 @cache

@@ -13,6 +13,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,10 +55,10 @@ class DiskStore:
     @classmethod
     def of(cls, root: Path, run: str, node: str) -> "DiskStore":
         """The folder of one run and node. Other runs' folders that are older than ``DAYS`` are removed."""
-        _remove_old(root)
         # The names come from outside; a hash of them is a safe name for a folder.
-        name = hashlib.sha256(f"{run}/{node}".encode()).hexdigest()[:24]
-        return cls(root / name)
+        own = root / hashlib.sha256(f"{run}/{node}".encode()).hexdigest()[:24]
+        _remove_old(root, own)
+        return cls(own)
 
     def load(self, moment: Moment) -> NamedSlots | None:
         """The value of this moment, unless its file is missing or damaged."""
@@ -119,8 +120,9 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _remove_old(root: Path) -> None:
+def _remove_old(root: Path, own: Path) -> None:
     limit = time.time() - DAYS * 86_400
     for folder in root.glob("[0-9a-f]" * 24):
-        if folder.stat().st_mtime < limit:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process removes them, too
+            if folder != own and folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 _FORMAT = 2
 _SCRATCH = ".new-"  # before the name of a folder that is being written
 _ABANDONED = 86_400  # seconds after which nobody writes there any more
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading such an entry raises
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _read(entry: Path) -> dict[str, Array] | None:
             array: np.asarray(np.load(entry / f"{array}.npy", mmap_mode="r", allow_pickle=False))
             for array in meta["arrays"]
         }
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except _DAMAGED as error:
         _log.warning("cache entry %s is damaged and is made anew: %s", entry, error)
         shutil.rmtree(entry, ignore_errors=True)
         return None
@@ -94,12 +95,7 @@ def _remove_former(entry: Path, name: Sequence[object]) -> None:
 def _name_in(meta: Path) -> object:
     try:
         return json.loads(meta.read_text(encoding="utf-8"))["name"]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # removed meanwhile, or damaged: made anew when asked for
+    except _DAMAGED:  # or removed meanwhile: made anew when asked for
         return None
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from common.errors import DataError
 from common.files import gone_on_failure, write_through, write_whole
-from common.ledger import to_json
 from common.params import Arrays
+from common.text import to_json
 
 FORMAT = 4
 PARTS = ("model", "buffers", "optimizer", "personal", "shared", "trail")
@@ -43,7 +43,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint into ``folder`` and remove all but the last ``keep``."""
     final = folder / f"round-{checkpoint.round:04d}"
     partial = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
+    for abandoned in folder.glob(".round-*"):  # by a process that was killed
+        shutil.rmtree(abandoned, ignore_errors=True)
     partial.mkdir(parents=True)
     parts = {part: getattr(checkpoint, part) for part in PARTS}
     parts = {part: arrays for part, arrays in parts.items() if arrays}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.filters import low_bins
 from common.params import Params
-from common.seeding import stream
+from common.seeding import stream, subset, uniforms
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -184,8 +184,8 @@ def coordinates(rank: float, seed: int, epoch: int) -> Make:
 
     def make(name: str, shape: Shape) -> Projector:
         length = math.prod(shape)
-        places = stream(seed, "coordinates", epoch, name).choice(length, _share(rank, length), replace=False)
-        return Coordinates(torch.from_numpy(places).sort().values, shape)
+        places = subset(stream(seed, "coordinates", epoch, name), _share(rank, length), length)
+        return Coordinates(torch.from_numpy(places), shape)
 
     return make
 
@@ -198,8 +198,9 @@ def matrices(rank: float, seed: int, epoch: int) -> Make:
             return Whole()
         rows, rest = shape[0], math.prod(shape[1:])
         short = min(rows, rest)
-        gaussian = stream(seed, "matrices", epoch, name).normal(size=(short, _share(rank, short)))
-        q, r = torch.linalg.qr(torch.from_numpy(gaussian))
+        size = (short, _share(rank, short))
+        uniform = torch.from_numpy(uniforms(stream(seed, "matrices", epoch, name), math.prod(size)))
+        q, r = torch.linalg.qr(torch.special.ndtri(uniform).reshape(size))
         q = q * torch.sign(torch.diagonal(r))  # a sign is the libraries' choice; this one is ours
         return Rows(q, shape) if rows <= rest else Columns(q, shape)
 
@@ -212,10 +213,8 @@ def bins(rank: float, seed: int, epoch: int, ratio: float) -> Make:
     def make(name: str, shape: Shape) -> Projector:
         length = math.prod(shape)
         low, count = low_bins(ratio, length), length // 2 + 1
-        chosen = stream(seed, "bins", epoch, name).choice(
-            count - low, _share(rank, count - low), replace=False
-        )
-        return Bins.of(torch.from_numpy(chosen + low).sort().values, shape)
+        chosen = subset(stream(seed, "bins", epoch, name), _share(rank, count - low), count - low)
+        return Bins.of(torch.from_numpy(chosen + low), shape)
 
     return make
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from common.errors import ConfigError, nearest
 from common.filter_settings import NATURAL, FilterSettings
+from common.text import kebab
 from common.traits import ALGORITHMS, WEIGHTINGS, Algorithm, AlgorithmName, FilterName, WeightingName
 
 Value = str | int | float | bool
@@ -54,7 +55,7 @@ class Checked(BaseModel):
     """Flat keys in kebab-case, each with its range. A subclass says which ones."""
 
     model_config = ConfigDict(
-        alias_generator=lambda name: name.replace("_", "-"),
+        alias_generator=kebab,
         validate_by_name=True,
         validate_by_alias=True,
         extra="forbid",
@@ -71,7 +72,7 @@ class Checked(BaseModel):
         Raises ConfigError with one sentence: an unknown key comes with the nearest known one, a bad
         value with what the key takes and what it got.
         """
-        known = {field.replace("_", "-") for field in cls.model_fields}
+        known = set(map(kebab, cls.model_fields))
         for key in values:
             if key not in known:
                 raise ConfigError(f'unknown key "{key}" in {source}. {nearest(key, known) or cls.hint}')
@@ -190,7 +191,8 @@ class RunConfig(Checked):
     )
     entropy_layer: str = Field("", description="weight whose update the entropy reads; empty is the head")
     alignment: Literal["mapped", "raw", "leave-one-out"] = Field(
-        "mapped", description="cosines mapped to 0..1, or as they are with negative ones counted as 0"
+        "mapped",
+        description="cosines mapped to 0..1, raw, or leave-one-out: with the others alone; below 0 is 0",
     )
     kalman_beta: Share = Field(
         0.1, description="how fast trust in a signal follows its ranking; 1 is literal"

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -131,7 +132,7 @@ def _hub_answers() -> bool:
     except urllib.error.URLError as error:
         # The library may know more certificates than Python does.
         return isinstance(error.reason, ssl.SSLError)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):  # the last for what speaks no HTTP
         return False
 
 

@@ -6,7 +6,6 @@ whole and flushed, so that a killed server leaves everything up to its last full
 and reasons all stand here: whatever a report shows is computed from this file alone.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from common.config import Value
 from common.errors import DataError
 from common.files import write_whole
+from common.text import kebab
 
 FORMAT = 1
+LEDGER = "ledger.jsonl"  # in a run's folder
 LOG_MARK = "specfed-ledger "  # before each line in a run's log, for those who follow from elsewhere
 
 Status = Literal["accepted", "quarantined", "error", "missing"]
@@ -27,7 +28,7 @@ Outcome = Literal["completed", "completed-degraded", "failed", "stopped"]
 
 class _Record(BaseModel):
     model_config = ConfigDict(
-        alias_generator=lambda name: name.replace("_", "-"),
+        alias_generator=kebab,
         validate_by_name=True,
         validate_by_alias=True,
         extra="ignore",
@@ -278,8 +279,3 @@ def _cut_torn_line(path: Path) -> None:
     if keep < len(whole):
         with path.open("r+b") as file:
             file.truncate(keep)
-
-
-def to_json(value: object) -> str:
-    """Stable JSON for files that people read: sorted keys, two spaces."""
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

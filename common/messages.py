@@ -100,7 +100,7 @@ def card_record(card: NodeCard) -> ConfigRecord:
 
 def read_card(record: ConfigRecord) -> NodeCard:
     """A node's card from a Flower record. Raises ValueError if no node of ours would send it."""
-    text = str(record["json"])
+    text = str(record.get("json", ""))
     if len(text) > LONGEST_CARD:
         raise ValueError(f"its card has {len(text)} characters; it takes at most {LONGEST_CARD}")
     card = NodeCard.model_validate_json(text)

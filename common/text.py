@@ -1,4 +1,6 @@
-"""Text that somebody else wrote, made fit for a log, a terminal and a page."""
+"""Text: that of others made fit for a log, a terminal and a page, and ours as files and keys have it."""
+
+import json
 
 NO_BREAK_SPACE = "\u00a0"
 LONGEST = 500  # characters of a sentence that a node sent
@@ -20,6 +22,16 @@ def one_line(text: str) -> str:
     All of it passes here before it goes anywhere: a line of its own in a log could be taken for the server's.
     """
     return " ".join(visible(shorten(text, LONGEST)).split())
+
+
+def kebab(name: str) -> str:
+    """A Python name as keys, options and ledgers spell it."""
+    return name.replace("_", "-")
+
+
+def to_json(value: object) -> str:
+    """Stable JSON for files that people read: sorted keys, two spaces."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _visible(character: str) -> str:

@@ -20,12 +20,13 @@ import torch
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from common import filters, models
+from common import __version__, filters, models
 from common.config import RunConfig
 from common.datasets import Examples, fingerprint, load
 from common.devices import resolve
 from common.errors import DataError, RunFailed, SpecfedError
 from common.ledger import (
+    LEDGER,
     LOG_MARK,
     End,
     Header,
@@ -81,8 +82,9 @@ def main(grid: Grid, context: Context) -> None:
     with ExitStack() as stack:
         with _told_if_refused():
             config = RunConfig.read(context.run_config, "the run configuration")
+            device = resolve(config.device)  # before anything is written or taken back
             folder = stack.enter_context(open_folder(config, context.run_id))
-            run = _Run(PollingGrid(grid).as_grid(), config, folder)
+        run = _Run(PollingGrid(grid).as_grid(), config, folder, device)
         if config.threads:
             torch.set_num_threads(config.threads)
         try:
@@ -125,12 +127,12 @@ def _stoppable() -> Iterator[None]:
 class _Run:
     """The state of the run that this process carries out."""
 
-    def __init__(self, grid: Grid, config: RunConfig, folder: RunFolder) -> None:
+    def __init__(self, grid: Grid, config: RunConfig, folder: RunFolder, device: torch.device) -> None:
         self.grid, self.config, self.folder = grid, config, folder
         self.roster = Roster(config.wait_timeout)
         self.test: Examples | None = None
         self.proxy: Examples | None = None
-        self.device = resolve(config.device)
+        self.device = device
         past = folder.past
         self.started = time.monotonic() - (past.elapsed if past else 0.0)
         self.rounds_done = past.round if past else 0
@@ -189,7 +191,7 @@ class _Run:
             extra_reports=(GRADIENT,) if self.config.diagnostics == "gradients" else (),
         )
         model.to(self.device)
-        self.diagnostics = self._diagnostics(model, head, filtered)
+        self.diagnostics = self._diagnostics(model, head)
 
         def after_round(server_round: int, current: ArrayRecord) -> MetricRecord | None:
             if server_round > 0 and strategy.last is not None:
@@ -250,7 +252,7 @@ class _Run:
 
     def close(self, error: BaseException | None) -> None:
         """Write the end line and the report."""
-        records = list(read(self.folder.path / "ledger.jsonl"))
+        records = list(read(self.folder.path / LEDGER))
         end = End(
             status=status_of(error, records, self.score.doubt),
             reason=reason_of(error, self.score.doubt),
@@ -311,13 +313,13 @@ class _Run:
         clock = {"elapsed": self._elapsed()}
         self.folder.save_round(result.number, arrays, state, clock, self.config.keep_checkpoints)
 
-    def _diagnostics(self, model: nn.Module, head: models.Head, filtered: set[str]) -> Diagnostics | None:
+    def _diagnostics(self, model: nn.Module, head: models.Head) -> Diagnostics | None:
         if self.config.diagnostics == "off":
             return None
         probe = None
         if self.test is not None and self.config.diagnostics_probe:
             probe = make_probe(model, head, self.test, self.config.diagnostics_probe, self.device)
-        return diagnostics(self.config, filtered, probe)
+        return diagnostics(self.config, model, probe)
 
     def _look_for_drift(self, result: RoundResult) -> None:
         if self.diagnostics is None:
@@ -417,4 +419,5 @@ class _Run:
 
 def _versions() -> Mapping[str, str]:
     names = ("flwr", "torch", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    ours = {"specfed": __version__, "python": platform.python_version()}
+    return {**ours, **{name: version(name) for name in names}}

@@ -2,15 +2,16 @@
 
 import math
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import nn
 
 from common.config import RunConfig
-from common.filters import FftHighPass
+from common.filters import build, filtered_names, keep
 from common.ledger import DriftRecord, LayerDrift
-from common.params import Arrays
+from common.params import Arrays, ParamsFilter
 from common.traits import FILTERS
 from server_app.probe import Probe
 from strategies.drift import comparison
@@ -27,8 +28,7 @@ class Diagnostics:
 
     source: Source
     filtered: bool  # whether updates have passed the gradient filter
-    trial: FftHighPass  # what gradients that have not are filtered with, to see what it would change
-    min_ndim: int
+    trial: ParamsFilter = keep  # what gradients that have not are filtered with, to see what it would change
     probe: Probe | None = None
 
     def look(self, result: RoundResult, lr: float) -> DriftRecord | None:
@@ -41,7 +41,7 @@ class Diagnostics:
         if not gradients.clients:
             return None
         filtered = self.filtered and gradients.source == "updates"
-        found = compare(gradients, None if filtered else self.trial, self.min_ndim)
+        found = compare(gradients, keep if filtered else self.trial)
         alike = None if self.probe is None else self.probe.cka(_local_models(result))
         return DriftRecord(
             round=result.number,
@@ -56,12 +56,17 @@ class Diagnostics:
         )
 
 
-def diagnostics(config: RunConfig, filtered: Collection[str], probe: Probe | None) -> Diagnostics:
-    """The diagnostics of a run whose ``diagnostics`` are not off and whose filter meets these parameters."""
+def diagnostics(config: RunConfig, model: nn.Module, probe: Probe | None) -> Diagnostics:
+    """The diagnostics of a run of this model whose ``diagnostics`` are not off.
+
+    Tried is the run's own filter, or the FFT filter with the same settings where the run has none.
+    """
     source: Source = "gradients" if config.diagnostics == "gradients" else "updates"
-    low_cut = FILTERS[config.filter].cuts_low and not {"gradient", "sent"}.isdisjoint(config.sites)
-    passed = bool(filtered) and low_cut
-    return Diagnostics(source, passed, FftHighPass(config.filter_ratio), config.filter_min_ndim, probe)
+    settings = config.filter_settings
+    low_cut = FILTERS[settings.kind].cuts_low and not {"gradient", "sent"}.isdisjoint(config.sites)
+    passed = low_cut and bool(filtered_names(settings, model))
+    tried = replace(settings, kind="fft") if settings.kind == "none" else settings
+    return Diagnostics(source, passed, build(tried, model), probe)
 
 
 def _local_models(result: RoundResult) -> Iterator[tuple[Arrays, Arrays]]:

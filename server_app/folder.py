@@ -24,8 +24,9 @@ from pydantic import TypeAdapter
 from common import checkpoint
 from common.config import RunConfig
 from common.errors import ConfigError, DataError, RunFailed
-from common.files import write_whole
+from common.files import alone, write_whole
 from common.ledger import (
+    LEDGER,
     ClientRecord,
     End,
     Header,
@@ -36,10 +37,10 @@ from common.ledger import (
     RoundRecord,
     read,
     rewind,
-    to_json,
     until,
 )
 from common.params import Arrays, fitted, flat, nested
+from common.text import to_json
 from server_app.evaluation import Score
 from strategies.flower import StrategyState
 from strategies.free_rider import History
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 RUNS, RUN_ID = "SPECFED_RUNS", "SPECFED_RUN_ID"  # set by whoever starts the server
-CONFIG, LEDGER, CHECKPOINTS, MODEL = "config.json", "ledger.jsonl", "checkpoints", "model.safetensors"
+CONFIG, CHECKPOINTS, MODEL = "config.json", "checkpoints", "model.safetensors"
+LOCK = ".lock"  # held by the process that writes the folder
 TRAIL = "trail"  # of earlier models, in a checkpoint
 
 
@@ -159,24 +161,28 @@ class RunFolder:
 def open_folder(config: RunConfig, flower_run: int) -> Iterator[RunFolder]:
     """The folder of a new run, or of the run to resume, open for writing.
 
-    Raises ConfigError if it cannot be made, exists already, or holds no run that goes on like this.
+    Raises ConfigError if it cannot be made, exists already, belongs to a run that is going on, or holds none
+    that goes on like this.
     """
     root = Path(os.environ.get(RUNS, "runs")).resolve()
+    path = root / (config.resume or new_run_id(config.run_name, flower_run))
     if config.resume:
-        path = root / config.resume
-        past = _past(path, config)
-        _go_back(path, past, config)
+        _require_past(path)
     else:
-        path, past = root / new_run_id(config.run_name, flower_run), None
         _make(path, config)
-    events = _events(path) if config.tensorboard else None
-    with LedgerWriter(path / LEDGER) as ledger:
-        try:
-            yield RunFolder(path, ledger, events, past)
-        finally:
-            if events is not None:
-                with _writing(path):
-                    events.close()
+    with alone(path / LOCK, f"run {path.name} is going on; 'specfed status' lists it"):
+        past = None
+        if config.resume:
+            past = _past(path, config)
+            _go_back(path, past, config)
+        events = _events(path, past) if config.tensorboard else None
+        with LedgerWriter(path / LEDGER) as ledger:
+            try:
+                yield RunFolder(path, ledger, events, past)
+            finally:
+                if events is not None:
+                    with _writing(path):
+                        events.close()
 
 
 @contextmanager
@@ -198,14 +204,17 @@ def _make(path: Path, config: RunConfig) -> None:
         raise _unwritable(path, error) from None
 
 
+def _require_past(path: Path) -> None:
+    if not (path / LEDGER).is_file():
+        raise ConfigError(f'no run "{path.name}" to resume in {path.parent}')
+
+
 def _past(path: Path, config: RunConfig) -> Past:
     """What the run in ``path`` has done, if it can go on with ``config``. Only reads.
 
     Raises ConfigError if it cannot, and DataError if what it left cannot be read.
     """
     run = config.resume
-    if not (path / LEDGER).is_file():
-        raise ConfigError(f'no run "{run}" to resume in {path.parent}')
     if not checkpoint.finished(path / CHECKPOINTS):
         raise ConfigError(f"run {run} has no checkpoint to go on from; start it anew")
     _require_same(path, config)
@@ -306,7 +315,8 @@ def fit(past: Past, arrays: Arrays, buffers: Arrays) -> tuple[Arrays, StrategySt
     return model, state
 
 
-def _events(path: Path) -> "SummaryWriter":
+def _events(path: Path, past: Past | None) -> "SummaryWriter":
+    """What is written from now on; rounds that are done again are shown once."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(path / "tensorboard"))
+    return SummaryWriter(str(path / "tensorboard"), purge_step=past.round + 1 if past else None)

@@ -1,3 +1,3 @@
 """What people type: the command line, the processes it starts, and runs inside one process."""
 
-__version__ = "0.1.0"
+from common import __version__ as __version__

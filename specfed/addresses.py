@@ -1,5 +1,6 @@
 """Where servers listen and are dialled, and which ports are free."""
 
+import errno
 import fcntl
 import os
 import random
@@ -104,8 +105,9 @@ def can_bind(address: Address) -> bool:
     """Whether nothing listens there. Raises ConfigError for a host that is not this machine's."""
     try:
         known = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f'host "{address.host}" cannot be resolved: {error.strerror}') from None
+    except (OSError, UnicodeError) as error:  # the last for a host that is no name, such as a..b
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f'host "{address.host}" cannot be resolved: {why}') from None
     family, kind, _, _, target = known[0]
     with socket.socket(family, kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,7 +116,7 @@ def can_bind(address: Address) -> bool:
         except PermissionError:
             raise PortError(f"port {address.port} may not be bound without more rights") from None
         except OSError as error:
-            if error.errno == 99:  # EADDRNOTAVAIL
+            if error.errno == errno.EADDRNOTAVAIL:
                 raise ConfigError(f'host "{address.host}" is not an address of this machine') from None
             return False
     return True

@@ -15,6 +15,7 @@ import typer
 
 from common.config import RunConfig
 from common.errors import ConfigError, SpecfedError
+from common.text import kebab
 from specfed import __version__
 from specfed.addresses import unproxied
 from specfed.commands import certificates, demo, doctor, enrolment, init, lab, node, reports, runs, server
@@ -141,7 +142,7 @@ def config() -> None:
     table = Table("key", "default", "", box=None, pad_edge=False)
     for name, field in RunConfig.model_fields.items():
         default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-        table.add_row(name.replace("_", "-"), default or '""', field.description)
+        table.add_row(kebab(name), default or '""', field.description)
     console = Console(highlight=False)
     console.print(table, width=None if console.is_terminal else PLAIN_WIDTH, markup=False)
 

@@ -1,6 +1,5 @@
 """What a server or node is told by its file and options, and what must hold before it starts."""
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pydantic import Field, model_validator
 
 from common.config import DEVICE_PATTERN, NAME_PATTERN, Checked, NodeConfig, Value
 from common.errors import ConfigError
+from common.files import alone
 from common.plugins import is_plugin
 from common.policy import read_policy
 from specfed.addresses import Address
@@ -256,7 +256,7 @@ def database(settings: ServerSettings) -> Iterator[Path | None]:
         yield None
         return
     folder = writable(settings.state_folder, "state", 0o700)
-    with _alone(folder / ".lock", f"state folder {folder} is in use by another server"):
+    with alone(folder / ".lock", f"state folder {folder} is in use by another server"):
         yield folder / DATABASE
 
 
@@ -266,7 +266,7 @@ def alone_with(key: Path | None) -> Iterator[None]:
     if key is None:
         yield
         return
-    with _alone(key, f"a node with key {key} is running on this machine already", os.O_RDONLY):
+    with alone(key, f"a node with key {key} is running on this machine already", os.O_RDONLY):
         yield
 
 
@@ -274,6 +274,7 @@ _DEVICE = """
 import sys
 from common.devices import resolve
 from common.errors import ConfigError
+from common.files import alone
 try:
     resolve(sys.argv[1])
 except ConfigError as error:
@@ -305,22 +306,6 @@ def writable(folder: Path, key: str, mode: int = 0o777) -> Path:
             return folder.resolve()
     except OSError as error:
         raise ConfigError(f"{key} {folder} is no folder that can be written to: {error.strerror}") from None
-
-
-@contextmanager
-def _alone(file: Path, taken: str, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
-    try:
-        descriptor = os.open(file, flags, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be opened: {error.strerror}; is it another user's?") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(taken) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _require(*problems: str) -> None:

@@ -103,7 +103,7 @@ def accepts(address: Address, timeout: float) -> bool:
     """Whether anything takes connections at ``address``."""
     try:
         socket.create_connection((address.host, address.port), timeout).close()
-    except OSError:
+    except (OSError, UnicodeError):  # the last for a host that is no name, such as a..b
         return False
     return True
 

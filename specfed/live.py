@@ -10,7 +10,7 @@ from common.config import Value
 from common.errors import DataError
 from common.ledger import LOG_MARK, ClientRecord, End, Header, Joined, NodeCard, Record, RoundRecord, parse
 from common.traits import has_scores, is_scored
-from server_app.contribution import Contribution, contribution_table
+from server_app.report.contribution import Contribution, contribution_table
 
 POLL_SECONDS = 0.2
 _RECENT = 5  # rounds that the remaining time is judged by

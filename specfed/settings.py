@@ -9,14 +9,13 @@ from typing import TypeVar
 
 from common.config import Checked, RunConfig, Value
 from common.errors import ConfigError
+from common.text import kebab
 
 Kind = TypeVar("Kind", bound=Checked)
 
 _PLACE = "<place>"  # stands for the file or command line until it is known which of them is to blame
 EXPERIMENT = "experiment file"
-_TEXTS = {
-    name.replace("_", "-") for name, field in RunConfig.model_fields.items() if isinstance(field.default, str)
-}
+_TEXTS = {kebab(name) for name, field in RunConfig.model_fields.items() if isinstance(field.default, str)}
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Value]:
@@ -84,9 +83,10 @@ def check(kind: type[Kind], values: Mapping[str, Value], places: Mapping[str, st
     try:
         return kind.read(values, _PLACE)
     except ConfigError as error:
-        key = re.search(r'"([^"]+)"', str(error))
-        place = places.get(key[1] if key else "", "the command line")
-        raise ConfigError(str(error).replace(_PLACE, place)) from None
+        text = str(error)
+        named = [key for key in places if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", text)]
+        first = min(named, key=text.index, default="")
+        raise ConfigError(text.replace(_PLACE, places.get(first, "the command line"))) from None
 
 
 def read_file(file: Path, kind: str) -> tuple[dict[str, Value], dict[str, str]]:

@@ -25,15 +25,12 @@ def weighted_sum(round_: Round, weights: Vector) -> Mapping[str, Vector]:
 
 def merged_buffers(round_: Round, weights: Vector) -> Arrays:
     """Buffers of the next model: floats by the same weights, integers (counters) by their maximum."""
-    names = round_.replies[0].buffers
-    first = round_.replies[0].buffers
-    floats = [n for n in names if first[n].dtype.kind == "f"]
-    means = WeightedSum([{n: r.buffers[n] for n in floats} for r in round_.replies], weights)
+    means = WeightedSum([reply.buffers for reply in round_.replies], weights)
     return {
-        n: means[n].astype(first[n].dtype)
-        if n in means
-        else np.maximum.reduce([r.buffers[n] for r in round_.replies])
-        for n in names
+        name: means[name].astype(x.dtype)
+        if x.dtype.kind == "f"
+        else np.maximum.reduce([reply.buffers[name] for reply in round_.replies])
+        for name, x in round_.replies[0].buffers.items()
     }
 
 

@@ -148,7 +148,9 @@ class DropIn(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message with the whole model to each node of the round's cohort."""
+        """One message with the whole model to each node of the round's cohort; none for a fraction of 0."""
+        if self.train.fraction == 0:
+            return []
         self._sent, self._config = arrays, config
         model = unpack(arrays)
         inner = self._inner = self._inner or self._fresh(model)
@@ -160,7 +162,12 @@ class DropIn(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model and the mean of the nodes' own numbers, weighted by their example counts."""
+        """The next model and the mean of the nodes' own numbers, weighted by their example counts.
+
+        Neither if nobody was to train.
+        """
+        if self.train.fraction == 0:
+            return None, None
         if self._inner is None:
             raise ValueError("aggregate_train comes after configure_train")
         parameters, _ = self._inner.aggregate_train(server_round, replies)
@@ -181,7 +188,7 @@ class DropIn(Strategy):
         """One message with the model to each node of the evaluation's cohort; none for a fraction of 0."""
         if self.evaluate.fraction == 0:
             return []
-        nodes = self._present(grid, server_round)
+        nodes = self._present(grid, server_round, self.evaluate)
         content = self._ask(arrays, ConfigRecord({**config, "server-round": server_round}))
         names = self.evaluate.sample(list(nodes), server_round)
         return [Message(content, nodes[name], "evaluate", ttl=self._timeout) for name in names]
@@ -203,7 +210,7 @@ class DropIn(Strategy):
             self.recipe,
             find_head(parameters, self.head, self.num_classes),
             replace(self.train, timeout=self._timeout),
-            self._present,
+            partial(self._present, cohort=self.train),
             lambda number: ConfigRecord({**self._config, "server-round": number}),
             StrategyState(buffers),
             wire=Wire(lambda sent: self._ask(self._whole(sent.arrays), sent.order), self._read, as_flower),
@@ -218,10 +225,10 @@ class DropIn(Strategy):
         }
         return {name: x for name, x in model.items() if name not in buffers}, buffers
 
-    def _present(self, grid: Grid, round_: int) -> dict[str, int]:
+    def _present(self, grid: Grid, round_: int, cohort: Cohort) -> dict[str, int]:
         """The nodes that are online, name -> node id, after a wait of bounded length for enough of them."""
         deadline = time.monotonic() + self.wait_timeout
-        enough = max(self.min_available_nodes, self.train.min_clients)
+        enough = max(self.min_available_nodes, cohort.min_clients)
         while len(nodes := named_nodes(grid)) < enough:
             if time.monotonic() >= deadline:
                 log.warning("%d of %d nodes were there within %g s", len(nodes), enough, self.wait_timeout)

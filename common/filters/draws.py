@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from common.seeding import stream
+from common.seeding import permutation, stream
 
 CPU = torch.device("cpu")
 
@@ -15,10 +14,8 @@ CPU = torch.device("cpu")
 def drawn(seed: int, purpose: str, name: str, count: int, device: torch.device = CPU) -> Tensor:
     """A permutation of ``range(count)`` for the tensor called ``name``, int64; not to be changed.
 
-    It orders raw words of the generator: NumPy promises them for all its versions, unlike ``permutation``. It
-    stays on ``device``: a copy in each step would hold a GPU up.
+    It stays on ``device``: a copy in each step would hold a GPU up.
     """
     if device != CPU:
         return drawn(seed, purpose, name, count).to(device)
-    words = stream(seed, purpose, name).bit_generator.random_raw(count)
-    return torch.from_numpy(np.argsort(np.asarray(words), kind="stable"))
+    return torch.from_numpy(permutation(stream(seed, purpose, name), count))

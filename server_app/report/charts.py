@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from common.traits import is_scored
-from server_app.contribution import Contribution
+from server_app.report.contribution import Contribution
 from server_app.report.markup import Html, el
 from server_app.report.parts import capped, extremes, figure, in_digits, in_percent, label_note, section
 from server_app.report.run_view import RunView

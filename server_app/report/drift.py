@@ -66,9 +66,9 @@ def _judgement(run: RunView) -> Html:
     trial = ""
     if tried is not None:
         trial = (
-            f" Tried on round {tried.round}, the filter lowers the relative divergence in {tried.falls} of "
-            f"the {tried.tensors} tensors that it changes. Where it does not, the low band may be common "
-            "signal rather than drift."
+            f" Tried on round {tried.round}, the filter (FFT where the run has none) lowers the relative "
+            f"divergence in {tried.falls} of the {tried.tensors} tensors that it changes. Where it does not, "
+            "the low band may be common signal rather than drift."
         )
     return join(
         el("p", el("strong", found.text), share),

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from common.ledger import ModelCard
 from common.text import shorten
 from common.traits import guards_at_work
-from server_app.contribution import Contribution, contributions
 from server_app.report.charts import clients_over_rounds, progress, trust
+from server_app.report.contribution import Contribution, contributions
 from server_app.report.drift import drift
 from server_app.report.markup import Html, el
 from server_app.report.parts import (

@@ -7,19 +7,19 @@ report too.
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from common.errors import DataError
-from common.ledger import ClientRecord, read, to_json
-from server_app.contribution import contributions
+from common.files import write_whole
+from common.ledger import LEDGER, ClientRecord, read
+from common.text import kebab, to_json
+from server_app.report.contribution import contributions
 from server_app.report.drift_view import csv_rows, judge
 from server_app.report.page import page
 from server_app.report.run_view import RunView, flagged, problems, view
 
-LEDGER = "ledger.jsonl"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -35,7 +35,7 @@ def write_report(folder: Path) -> Path:
         files["report-drift.csv"] = drift_csv(run)
     try:
         for name, text in files.items():
-            _write(folder / name, text)
+            write_whole(folder / name, text.encode())
     except OSError as error:
         raise DataError(f"cannot write the report into {folder}: {error.strerror}") from None
     return folder / "report.html"
@@ -116,13 +116,4 @@ def _cell(value: str | float | None) -> str:
 
 
 def _kebab(values: dict[str, object]) -> dict[str, object]:
-    return {key.replace("_", "-"): value for key, value in values.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return {kebab(key): value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Files of certificates and keys, written all or none."""
+"""Files of certificates and keys, written together."""
 
 import os
 import tempfile
@@ -21,7 +21,8 @@ class NewFile:
 
 
 def write(files: Sequence[NewFile], force: bool = False) -> None:
-    """Write all of the files or none; folders that hold a private key are closed to other users.
+    """Write files, each whole, and none before all of them are on the disk under other names. New folders
+    that hold a private key are closed to other users.
 
     Raises ConfigError if one is there already, unless ``force``, and if one cannot be written.
     """

@@ -8,6 +8,7 @@ import typer
 
 from common.config import RunConfig, Value
 from common.errors import ConfigError
+from common.ledger import LEDGER
 from specfed import __version__
 from specfed.commands.options import Alpha, Data, FreeRider, Nodes, Overrides, Partition, Runs, run_folder
 from specfed.commands.terminal import dealt, near
@@ -82,7 +83,7 @@ def _train(fed: "Federation", config: RunConfig, run_folder: Path, free_rider: s
 
     run = fed.submit(config.as_dict())
     fed.wait_online()
-    end = show(follow(run_folder / "ledger.jsonl", run.finished))
+    end = show(follow(run_folder / LEDGER, run.finished))
     code = exit_code(end, run.details)
     suspects = {suspect.client for suspect in end.suspects} if end else set()
     if code == 0 and free_rider and free_rider not in suspects and scores(config.as_dict()):

@@ -10,6 +10,7 @@ import typer
 
 from common.config import Checked, Value
 from common.errors import ConfigError, SpecfedError
+from common.text import kebab
 from specfed.commands.node import node as start_node
 from specfed.commands.options import given
 from specfed.commands.server import server as start_server
@@ -53,7 +54,7 @@ def side_of(file: Path) -> str:
 
     keys = set(read_file(file, "configuration file")[0])
     kinds: dict[str, type[Checked]] = {"node": NodeSettings, "server": ServerSettings}
-    known = {side: len(keys & {_dashed(key) for key in kind.model_fields}) for side, kind in kinds.items()}
+    known = {side: len(keys & {kebab(key) for key in kind.model_fields}) for side, kind in kinds.items()}
     if known["node"] == known["server"]:
         raise ConfigError(
             f"{file} may be a node's or a server's; say which: 'specfed doctor node --config {file}'"
@@ -124,10 +125,6 @@ def _summary(side: str, found: "list[Finding]") -> str:
     counts = [(states.count("problem"), "problem"), (states.count("warning"), "warning")]
     told = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
     return f"{side}: {', '.join(told) or 'all is well'}"
-
-
-def _dashed(key: str) -> str:
-    return key.replace("_", "-")
 
 
 def _like(command: Callable[..., None], side: str) -> Callable[..., int]:

@@ -10,6 +10,7 @@ import typer
 
 from common.config import Value
 from common.errors import ConfigError
+from common.text import kebab
 
 if TYPE_CHECKING:
     from specfed.addresses import Address
@@ -97,7 +98,7 @@ def run_folders(config: Path | None) -> Path:
 def given(context: typer.Context) -> dict[str, Value | None]:
     """The options of a server or node as the keys of its file; None for one that was not given."""
     own = {"config", "as_json"}  # they say where settings come from and findings go
-    return {key.replace("_", "-"): value for key, value in context.params.items() if key not in own}
+    return {kebab(key): value for key, value in context.params.items() if key not in own}
 
 
 def run_folder(runs: Path, name: str) -> Path:

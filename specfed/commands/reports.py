@@ -29,11 +29,11 @@ def explain(
     runs: Runs = Path("runs"),
 ) -> None:
     """Say why nodes got the weight they got in a round of a run."""
-    from common.ledger import read
-    from server_app.explanation import explain as lines
+    from common.ledger import LEDGER, read
+    from server_app.report.explanation import explain as lines
     from server_app.report.run_view import view
 
-    for line in lines(view(read(_run_folder(run, runs) / "ledger.jsonl")), number, client):
+    for line in lines(view(read(_run_folder(run, runs) / LEDGER)), number, client):
         print(line)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError
+from common.errors import ConfigError, SpecfedError
 from specfed import __version__
 from specfed.commands.options import (
     Arguments,
@@ -56,7 +56,10 @@ def run(
             code = _shown(control, started)
         except BaseException:
             print(f"stopping run {mark}", file=sys.stderr)
-            runs.stop_run(control, started)
+            try:
+                runs.stop_run(control, started)
+            except SpecfedError as error:  # why the watching ended comes first
+                print(f"run {mark} was not stopped: {error}", file=sys.stderr)
             raise
     raise typer.Exit(code)
 

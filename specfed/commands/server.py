@@ -94,9 +94,9 @@ def server(
 def what_ran(runs: Path, since: float) -> Iterator[str]:
     """A line for each run in the folder ``runs`` that wrote into its ledger after this time, by its name."""
     from common.checkpoint import finished
-    from common.ledger import End, Header, read
+    from common.ledger import LEDGER, End, Header, read
 
-    for file in sorted(runs.glob("*/ledger.jsonl")):
+    for file in sorted(runs.glob(f"*/{LEDGER}")):
         try:
             records = list(read(file)) if file.stat().st_mtime >= since else []
         except DataError as error:  # a foreign file must not keep the server from ending well

@@ -10,8 +10,9 @@ import numpy as np
 from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples
 from common.errors import ConfigError
-from common.ledger import Header, Record, to_json
+from common.ledger import Header, Record
 from common.seeding import stream
+from common.text import to_json
 from specfed import cluster, lab
 from specfed.settings import checked
 

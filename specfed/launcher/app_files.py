@@ -15,16 +15,18 @@ def stage_app(folder: Path) -> Path:
 
     Raises ConfigError if it cannot be copied.
     """
-    for package in _APP_PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None and spec.origin is not None, f"package {package} is part of specfed"
-        source, target = Path(spec.origin).parent, folder / package
-        try:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        except shutil.Error as error:  # of all files; one says enough
-            raise ConfigError(f"the app cannot be copied: {error.args[0][0][2]}") from None
-    for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy(description() / name, folder / name)
+    try:
+        for package in _APP_PACKAGES:
+            spec = find_spec(package)
+            assert spec is not None and spec.origin is not None, f"package {package} is part of specfed"
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(Path(spec.origin).parent, folder / package, ignore=ignored)
+        for name in ("pyproject.toml", "LICENSE"):
+            shutil.copy(description() / name, folder / name)
+    except shutil.Error as error:  # of all files; one says enough
+        raise ConfigError(f"the app cannot be copied: {error.args[0][0][2]}") from None
+    except OSError as error:
+        raise ConfigError(f"the app cannot be copied: {error}") from None
     return folder
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -108,8 +108,11 @@ def _read(popen: "subprocess.Popen[bytes]", log: Path | None, relay: Relay) -> N
     assert popen.stdout is not None
     with popen.stdout as lines, (log or Path(os.devnull)).open("ab", buffering=0) as file:
         for line in lines:
-            file.write(line)
-            relay(line.decode("utf-8", errors="replace").rstrip("\n"))
+            # A full disk, or a terminal that is gone, must not close the pipe and so end who writes into it.
+            with suppress(OSError):
+                file.write(line)
+            with suppress(OSError):
+                relay(line.decode("utf-8", errors="replace").rstrip("\n"))
 
 
 @contextmanager

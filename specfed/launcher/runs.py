@@ -84,8 +84,8 @@ def submit(control: Control, app: Path, config: Mapping[str, Value]) -> str:
 
 
 def stop_run(control: Control, run: str) -> None:
-    """Ask the server to end a run. One that has already ended stays as it is."""
-    control.flwr("stop", run, _SERVER, output=subprocess.DEVNULL).wait(SUBMIT_SECONDS)
+    """Ask the server to end a run. Raises as ``status``, also for one that has ended."""
+    _ask(control, "stop", run, _SERVER)
 
 
 def status(control: Control, run: str) -> RunStatus:

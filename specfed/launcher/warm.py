@@ -18,7 +18,9 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +133,15 @@ def _run(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         _become(connection)()
-    except SystemExit:
-        sys.stdout.flush()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:  # what Python would print: nothing here comes after us to do it
+        traceback.print_exc()
     finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(0)  # Flower's SuperExec does not ask for the exit code
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.bands import has_bands
-from common.filters import Filter
-from common.params import Arrays
+from common.filters import keep
+from common.params import Arrays, ParamsFilter
 from common.slots import GRADIENT
 from strategies.drift.bands import Bands, layer_bands, over_layers
 from strategies.drift.divergence import Divergence, divergence
@@ -66,8 +66,8 @@ def gradients_of(replies: Sequence[Reply], wanted: Source, lr: float) -> Gradien
     return Gradients("updates", _names(counted), tuple(reply.update for reply in counted), scales)
 
 
-def compare(gradients: Gradients, filter_: Filter | None = None, min_ndim: int = 1) -> Drift:
-    """The drift between clients, at least one. ``filter_`` is tried on tensors of ``min_ndim`` axes or more.
+def compare(gradients: Gradients, trial: ParamsFilter = keep) -> Drift:
+    """The drift between clients, at least one, and what filtering with ``trial`` makes of it.
 
     Tensors with fewer bins than bands have no part in the spectrum. Peak memory beside the arrays: about
     20 bytes for each element of the largest tensor and each client.
@@ -78,8 +78,7 @@ def compare(gradients: Gradients, filter_: Filter | None = None, min_ndim: int =
             np.asarray(arrays[name], dtype=np.float64).ravel() * scale
             for arrays, scale in zip(gradients.arrays, gradients.scales, strict=True)
         ]
-        trial = filter_ if first.ndim >= min_ndim else None
-        layers.append(LayerDrift(name, divergence(rows), _filtered(rows, trial)))
+        layers.append(LayerDrift(name, divergence(rows), _filtered(name, first.shape, rows, trial)))
         if has_bands(first.size):
             spectra.append(layer_bands(rows))
         else:
@@ -87,13 +86,20 @@ def compare(gradients: Gradients, filter_: Filter | None = None, min_ndim: int =
     return Drift(over_layers(spectra) if spectra else None, tuple(layers), tuple(left_out))
 
 
-def _filtered(rows: list[NDArray[np.float64]], filter_: Filter | None) -> Divergence | None:
-    if filter_ is None or not filter_.changes(rows[0].size):
-        return None
+def _filtered(
+    name: str, shape: tuple[int, ...], rows: list[NDArray[np.float64]], trial: ParamsFilter
+) -> Divergence | None:
+    """``None`` for a tensor that the filter hands back as it is."""
     import torch
 
-    # A row at a time, because a filter needs room beside what it filters.
-    return divergence([filter_(torch.from_numpy(row[None]))[0].numpy() for row in rows])
+    filtered = []
+    for row in rows:  # a row at a time, because a filter needs room beside what it filters
+        tensor = torch.from_numpy(row).reshape(shape)
+        out = trial({name: tensor})[name]
+        if out is tensor:
+            return None
+        filtered.append(out.reshape(-1).numpy())
+    return divergence(filtered)
 
 
 def _names(replies: Sequence[Reply]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def test_processes_at_the_same_time_all_get_the_arrays(root: Path) -> None:
     assert len(list(root.iterdir())) == 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "no meta", "bad meta"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "no meta", "bad meta", "other meta"])
 def test_a_damaged_entry_is_made_anew(root: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     make = Maker()
     cache.fetch(["a"], [], make)
@@ -104,6 +104,7 @@ def test_a_damaged_entry_is_made_anew(root: Path, damage: str, caplog: pytest.Lo
         "missing": lambda: (entry / "x.npy").unlink(),
         "no meta": lambda: (entry / "meta.json").unlink(),
         "bad meta": lambda: (entry / "meta.json").write_text("{"),
+        "other meta": lambda: (entry / "meta.json").write_text("[]"),
     }
     change[damage]()
     assert cache.fetch(["a"], [], make)["x"].tolist() == [[0, 1, 2], [3, 4, 5]]

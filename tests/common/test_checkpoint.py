@@ -149,6 +149,25 @@ def test_leftovers_of_a_killed_process_with_the_same_pid_do_not_mix_in(tmp_path:
     assert names(save(tmp_path, whole(), keep=1)) == FILES
 
 
+def test_what_was_left_half_written_is_gone_with_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".round-0001.99999").mkdir()  # of a process that was killed
+    save(tmp_path, checkpoint(2), keep=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["round-0002"]
+
+
+def test_a_signal_in_the_middle_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:3])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("common.files.write_through", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, checkpoint(1), keep=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_server_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     code = (
         "import itertools, pathlib, sys\n"

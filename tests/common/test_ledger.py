@@ -24,7 +24,6 @@ from common.ledger import (
     parse,
     read,
     rewind,
-    to_json,
 )
 from tests import disks
 from tests.common.hazards import last_word_when_killed
@@ -287,10 +286,6 @@ def test_a_killed_server_leaves_every_full_line(tmp_path: Path) -> None:
     assert len(rounds) > told  # what was reported as written is there
     write(path, [END])
     assert list(read(path))[-1] == END
-
-
-def test_json_for_people_is_stable() -> None:
-    assert to_json({"b": 1, "a": "ä"}) == '{\n  "a": "ä",\n  "b": 1\n}\n'
 
 
 @pytest.mark.parametrize("way", disks.WAYS)

@@ -203,6 +203,8 @@ def test_a_card_travels_whole() -> None:
 def test_what_is_no_card_is_a_value_error(content: str) -> None:
     with pytest.raises(ValueError, match="NodeCard"):
         read_card(ConfigRecord({"json": content}))
+    with pytest.raises(ValueError, match="NodeCard"):
+        read_card(ConfigRecord())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Foreign text becomes one visible line."""
+"""Foreign text becomes one visible line; JSON for people."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.text import LONGEST, one_line
+from common.text import LONGEST, one_line, to_json
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,7 @@ def test_examples(text: str, line: str) -> None:
 def test_a_line_is_printable_and_stays_what_it_is(text: str) -> None:
     line = one_line(text)
     assert line.isprintable() and len(line) <= LONGEST and one_line(line) == line
+
+
+def test_json_for_people_is_stable() -> None:
+    assert to_json({"b": 1, "a": "ä"}) == '{\n  "a": "ä",\n  "b": 1\n}\n'

@@ -1,6 +1,7 @@
 """The example app with a strategy of ours in FedAvg's place: in one process, and on real nodes."""
 
 import importlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -207,6 +208,34 @@ def test_a_part_of_the_nodes_trains_and_no_evaluation_asks_nobody(app: Handler, 
     result = strategy.start(grid_of(app), start, num_rounds=1)
     assert len(strategy.scores) == 2
     assert result.evaluate_metrics_clientapp == {}
+
+
+def test_with_a_fraction_of_0_a_model_is_evaluated_and_not_trained(app: Handler, start: ArrayRecord) -> None:
+    strategy = SpectralFuse(head="fc2.weight", fraction_train=0.0, max_failed_rounds=1)
+    result = strategy.start(grid_of(app), start, num_rounds=2)
+    assert result.train_metrics_clientapp == {} and strategy.scores == {}
+    assert set(result.evaluate_metrics_clientapp) == {1, 2}
+
+
+def test_an_evaluation_waits_for_its_own_number_of_nodes(app: Handler, start: ArrayRecord) -> None:
+    """One that asks for more than training does."""
+    grid, waited = grid_of(app), []
+    strategy = SpectralFuse(
+        head="fc2.weight", min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=4, wait_timeout=0.0
+    )
+    strategy.configure_train(1, start, ConfigRecord(), grid)
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            waited.append(record.getMessage())
+
+    handler = Told()
+    logging.getLogger("flwr").addHandler(handler)
+    try:
+        assert len(list(strategy.configure_evaluate(1, start, ConfigRecord(), grid))) == 3
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+    assert waited == ["3 of 4 nodes were there within 0 s"]
 
 
 def test_counts_that_cannot_be_do_not_weigh_in_an_evaluation() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from common import models
 from common.config import RunConfig
+from common.filters import Gd
 from common.ledger import DriftRecord, Joined
 from common.messages import METRICS, UPDATE, pack, unpack
 from common.params import Arrays
@@ -21,6 +22,7 @@ from strategies.round import Reply
 from tests.federation import Federation, Run, blobs, on_train
 
 SHAPES = {"0.weight": (48, 6), "0.bias": (48,), "2.weight": (4, 48), "2.bias": (4,)}
+MODEL = nn.Sequential(nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 4))  # of these shapes
 CONFIG = RunConfig(diagnostics="updates", filter="none")
 
 
@@ -47,7 +49,7 @@ def result(*replies: Reply) -> RoundResult:
 
 
 def test_a_record_is_made_of_the_scaled_updates() -> None:
-    found = diagnostics(CONFIG, SHAPES, None).look(result(reply("a", 1), reply("b", 2, steps=4)), lr=0.5)
+    found = diagnostics(CONFIG, MODEL, None).look(result(reply("a", 1), reply("b", 2, steps=4)), lr=0.5)
     assert found is not None
     assert (found.round, found.source, found.filtered, found.clients) == (7, "updates", False, 2)
     rows = {name: [arrays(1)[name].astype(float), arrays(2)[name] / 2.0] for name in SHAPES}
@@ -65,22 +67,34 @@ def test_a_record_is_made_of_the_scaled_updates() -> None:
     assert tried == ["0.weight", "0.bias", "2.weight"]
 
 
+def test_the_runs_own_filter_is_tried_on_its_own_tensors() -> None:
+    own = {"filter": "gd", "filter_layers": "0.*", "filter_order": "10", "diagnostics": "gradients"}
+    look = diagnostics(CONFIG.model_copy(update=own), MODEL, None).look
+    found = look(result(reply("a", 1, gradient=3), reply("b", 2, gradient=4)), lr=1.0)
+    assert found is not None
+    tried = {layer.name: layer.filtered_relative for layer in found.layers}
+    assert tried["2.weight"] is None and tried["0.bias"] is not None
+    gd = Gd(0.05)
+    turned = [torch.from_numpy(arrays(seed)["0.weight"].T.astype(float).reshape(1, -1)) for seed in (3, 4)]
+    assert tried["0.weight"] == pytest.approx(divergence([gd(x)[0].numpy() for x in turned]).relative)
+
+
 def test_updates_that_have_passed_the_filter_are_marked_and_not_filtered_again() -> None:
     config = CONFIG.model_copy(update={"filter": "fft"})
-    found = diagnostics(config, SHAPES, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
+    found = diagnostics(config, MODEL, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
     assert found is not None and found.filtered
     assert all(layer.filtered_relative is None for layer in found.layers)
     ascent = config.model_copy(update={"filter_sites": "ascent,perturbation"})
-    found = diagnostics(ascent, SHAPES, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
+    found = diagnostics(ascent, MODEL, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
     assert found is not None and not found.filtered
     off = config.model_copy(update={"filter_ratio": 0.0})
-    found = diagnostics(off, (), None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
+    found = diagnostics(off, MODEL, None).look(result(reply("a", 1), reply("b", 2)), lr=1.0)
     assert found is not None and not found.filtered
 
 
 def test_gradients_are_unfiltered_whatever_the_filter() -> None:
     config = CONFIG.model_copy(update={"filter": "fft", "diagnostics": "gradients"})
-    look = diagnostics(config, SHAPES, None).look
+    look = diagnostics(config, MODEL, None).look
     found = look(result(reply("a", 1, gradient=3), reply("b", 2, gradient=4)), lr=0.1)
     assert found is not None
     assert (found.source, found.filtered) == ("gradients", False)
@@ -92,7 +106,7 @@ def test_gradients_are_unfiltered_whatever_the_filter() -> None:
 
 
 def test_one_client_has_energies_only() -> None:
-    found = diagnostics(CONFIG, SHAPES, None).look(result(reply("a", 1)), lr=1.0)
+    found = diagnostics(CONFIG, MODEL, None).look(result(reply("a", 1)), lr=1.0)
     assert found is not None
     assert (found.clients, found.dist, found.std) == (1, (), ())
     assert sum(found.energy) == pytest.approx(1)
@@ -100,21 +114,21 @@ def test_one_client_has_energies_only() -> None:
 
 
 def test_clients_that_sent_zeros() -> None:
-    found = diagnostics(CONFIG, SHAPES, None).look(result(reply("a", None), reply("b", None)), lr=1.0)
+    found = diagnostics(CONFIG, MODEL, None).look(result(reply("a", None), reply("b", None)), lr=1.0)
     assert found is not None
     assert (found.dist, found.std, found.energy) == ((0.0,) * 10, (0.0,) * 10, ())
     assert all((layer.absolute, layer.relative, layer.cosine) == (0.0, None, None) for layer in found.layers)
 
 
 def test_nothing_to_look_at_is_no_record() -> None:
-    look = diagnostics(CONFIG, SHAPES, None).look
+    look = diagnostics(CONFIG, MODEL, None).look
     assert look(result(), lr=1.0) is None
     assert look(result(reply("a", 1, steps=0)), lr=1.0) is None
 
 
 def test_the_largest_numbers_that_a_node_may_send_give_no_nan() -> None:
     huge = Reply("a", {n: np.full(s, 3e38, np.float32) for n, s in SHAPES.items()}, {}, 1, steps=1)
-    found = diagnostics(CONFIG, SHAPES, None).look(result(huge, reply("b", 1)), lr=1e-99)
+    found = diagnostics(CONFIG, MODEL, None).look(result(huge, reply("b", 1)), lr=1e-99)
     assert found is not None
     assert "NaN" not in found.model_dump_json() and len(found.dist) == 10
 

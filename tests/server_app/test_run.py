@@ -12,6 +12,7 @@ import torch
 from flwr.app import Context, Message
 from safetensors.numpy import load_file
 
+from common import __version__
 from common.checkpoint import load_latest
 from common.config import RunConfig, Value
 from common.datasets import load
@@ -38,6 +39,7 @@ def test_a_run_leaves_its_books_model_checkpoints_and_report(federation: Federat
         == RunConfig.read(json.loads((run.folder / "config.json").read_text()), "").as_dict()
     )
     assert run.header.config["seed"] == 5 and {"python", "flwr", "torch"} <= run.header.versions.keys()
+    assert run.header.versions["specfed"] == __version__
     assert [node.name for node in run.header.nodes] == ["site-1", "site-2", "site-3"]
     assert len({node.fingerprint for node in run.header.nodes}) == 3
     assert run.end.status == "completed" and run.end.rounds == 3
@@ -278,6 +280,44 @@ def test_what_cannot_be_resumed_or_begun_is_told_in_a_sentence(federation: Feder
 
 def contents(run: Run) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_is_going_on_cannot_be_resumed_beside_itself(federation: Federation) -> None:
+    """Both would write its ledger and checkpoints, and the first one's lines would be lost."""
+    whole = federation.run("whole", rounds=3)
+    federation.run("run", rounds=1)
+    second: list[Run] = []
+
+    def twice(reply: Message, number: int) -> Message:
+        if number == 3:
+            second.append(federation.run(resume="run", rounds=4))
+        return reply
+
+    first = federation.run(resume="run", rounds=3, wrap=on_train("site-1", twice))
+    assert isinstance(second[0].error, ConfigError)
+    assert str(second[0].error) == "run run is going on; 'specfed status' lists it"
+    assert first.error is None and first.model_bytes == whole.model_bytes
+    assert [r.round for r in first.rounds] == [1, 2, 3]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_told_before_anything_is_written(federation: Federation) -> None:
+    run = federation.run("run", rounds=2)
+    before = contents(run)
+    assert "cuda" in str(federation.run(resume="run", rounds=3, device="cuda:7").error)
+    assert contents(run) == before
+    new = federation.run("new", device="cuda:7")
+    assert "cuda" in str(new.error) and not new.folder.exists()
+
+
+def test_rounds_that_are_done_again_are_shown_once_in_tensorboard(federation: Federation) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = federation.run("cut", rounds=3, keep_checkpoints=5, tensorboard=True)
+    (run.folder / "checkpoints/round-0003").rename(run.folder / "checkpoints/.round-0003.1")
+    federation.run(resume="cut", rounds=4, tensorboard=True)
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
 
 
 def test_a_finished_run_stays_as_it_is_unless_more_rounds_are_asked_for(federation: Federation) -> None:

@@ -88,6 +88,8 @@ def test_a_folder_of_reservations_that_cannot_be_used_is_named(
 def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
     with pytest.raises(ConfigError, match="not an address of this machine"):
         require_free(Address("192.0.2.1", 9092), "--port")
+    with pytest.raises(ConfigError, match=r'host "a\.\.b" cannot be resolved'):
+        require_free(Address("a..b", 9092), "--port")
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,8 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("rounds = 3\n", ["rounds=0"], '"rounds" in the command line: '),
         ("[server]\nport = 1\n", [], '"server" in FILE is a table or list'),
         ("rounds 3\n", [], "experiment file FILE is not TOML"),
+        ("rounds = 3\nmicro-batches = 64\n", [], "in FILE, line 2"),  # more than there are rows in a batch
+        ("rounds = 3\n", ["micro-batches=64"], "in the command line"),
     ],
 )
 def test_a_mistake_in_a_file_is_told_with_its_line(

@@ -33,6 +33,10 @@ def test_a_stranger_on_the_control_port_is_told_apart(monkeypatch: pytest.Monkey
             dial.require_fleet(address, None)
 
 
+def test_a_host_that_is_no_name_accepts_nothing() -> None:
+    assert not dial.accepts(Address("a..b", 9092), 1.0)
+
+
 BANNERS = {"SSH": b"SSH-2.0-OpenSSH_9.6\r\n", "gRPC": b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0"}
 
 

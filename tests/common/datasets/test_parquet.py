@@ -219,3 +219,15 @@ def test_a_hub_whose_certificate_python_does_not_know_is_there(
         with connection, suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True):
             pass
         assert said.result() is True
+
+
+def test_a_hub_that_speaks_no_http_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as hub, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        said = pool.submit(decoders._hub_answers)
+        connection, _ = hub.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+            assert said.result() is False

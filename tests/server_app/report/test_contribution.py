@@ -2,7 +2,7 @@
 
 import pytest
 
-from server_app.contribution import contribution_table
+from server_app.report.contribution import contribution_table
 from tests.server_app.report.ledgers import RECORDS, accepted, header
 
 

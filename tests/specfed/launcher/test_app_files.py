@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
 from specfed.launcher import app_files
+
+
+@pytest.mark.parametrize("name", ["common", "LICENSE"])
+def test_what_cannot_be_copied_is_told_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / name).mkdir()  # a folder where a file belongs, or where one is to be made
+    with pytest.raises(ConfigError, match="the app cannot be copied: "):
+        app_files.stage_app(tmp_path)
 
 
 def test_the_staged_app_is_the_four_packages_and_nothing_else(tmp_path: Path) -> None:

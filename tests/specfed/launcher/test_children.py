@@ -69,6 +69,20 @@ def test_flowers_processes_reach_each_other_past_a_proxy(
     assert "127.0.0.1" in environment["NO_PROXY"]
 
 
+def test_a_full_disk_and_a_lost_terminal_end_nobody(tmp_path: Path) -> None:
+    """The output is read on: who writes into a pipe that nobody reads is ended."""
+    heard: list[str] = []
+
+    def relay(line: str) -> None:
+        heard.append(line)
+        raise OSError(5, "the terminal is gone")
+
+    talk = [sys.executable, "-c", "for i in range(3): print(i, flush=True)"]
+    popen = subprocess.Popen(talk, stdout=subprocess.PIPE)
+    children._read(popen, Path("/dev/full"), relay)
+    assert popen.wait() == 0 and heard == ["0", "1", "2"]
+
+
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"test_a_log.* cannot be written: "), children.open_log(tmp_path):
         pass

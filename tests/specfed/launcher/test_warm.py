@@ -21,8 +21,10 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 def main():
     pause = pull_objects.__kwdefaults__["initial_backoff"]
     said = [sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid(), pause, sys.path]
+    if "--fail" in sys.argv:
+        raise RuntimeError("as it was told to")
     print(json.dumps(said), flush=True)
-    sys.exit(3)
+    sys.exit("and leaves" if "--leave" in sys.argv else 3)
 """
 SERVE = """
 import sys
@@ -105,6 +107,17 @@ def test_modules_of_the_users_own_are_found(
     wait_for(lambda: "\n" in output.read_text())
     found = json.loads(output.read_text())[5]
     assert found[:2] == ["/own/models", "/own/data"] and found.count(known) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "says"), [("--fail", "RuntimeError: as it was told to\n"), ("--leave", "and leaves\n")]
+)
+def test_why_a_start_ends_is_said(
+    folder: Path, server: "subprocess.Popen[bytes]", tmp_path: Path, word: str, says: str
+) -> None:
+    output = tmp_path / "output"
+    assert call(folder / "flwr-clientapp", word, output=output) == 0
+    wait_for(lambda: output.read_text().endswith(says))
 
 
 @pytest.mark.parametrize("name", sorted(warm.COMMANDS))

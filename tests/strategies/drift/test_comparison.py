@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.filters import FftHighPass
+from common.filters import FftHighPass, lift
 from common.params import Arrays
 from strategies.drift.bands import layer_bands, over_layers
 from strategies.drift.comparison import Gradients, compare, gradients_of
@@ -77,9 +77,10 @@ def test_each_tensor_is_compared_on_its_own() -> None:
 def test_the_filter_is_tried_on_tensors_that_it_changes() -> None:
     clients = [arrays(seed) for seed in (1, 2)]
     filter_ = FftHighPass(0.05)
-    found = compare(Gradients("gradients", ("a", "b"), tuple(clients), (1.0, 1.0)), filter_, min_ndim=2)
+    some = lift({"w": filter_, "b": filter_, "v": filter_})
+    found = compare(Gradients("gradients", ("a", "b"), tuple(clients), (1.0, 1.0)), some)
     tried = {layer.name: layer.filtered for layer in found.layers}
-    assert tried["b"] is None and tried["n"] is None  # 12 elements; one axis
+    assert tried["b"] is None and tried["n"] is None  # 12 elements; not chosen
     for name in ("w", "v"):
         rows = [filter_(torch.from_numpy(c[name].reshape(1, -1).astype(float)))[0].numpy() for c in clients]
         expected = divergence(rows)
@@ -88,7 +89,7 @@ def test_the_filter_is_tried_on_tensors_that_it_changes() -> None:
         assert got.absolute == pytest.approx(expected.absolute)
         assert got.cosine == pytest.approx(expected.cosine)
         assert got.absolute < divergence([c[name] for c in clients]).absolute  # type: ignore[operator]
-    everywhere = compare(Gradients("gradients", ("a", "b"), tuple(clients), (1.0, 1.0)), filter_)
+    everywhere = compare(Gradients("gradients", ("a", "b"), tuple(clients), (1.0, 1.0)), lift(filter_))
     assert [layer.filtered is None for layer in everywhere.layers] == [False, True, False, False]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.ledger import ClientRecord, Record
-from server_app.explanation import explain
+from server_app.report.explanation import explain
 from server_app.report.run_view import view
 from tests.server_app.report.ledgers import FLAG, accepted, done, header
 
