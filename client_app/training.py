@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -95,67 +95,37 @@ def train(
         raise ValueError("the model has an empty parameter list: nothing in it takes a gradient")
     counts = torch.from_numpy(np.bincount(data.y, minlength=data.classes)).to(device)
     ctx = LocalContext(copy_of(w), settings.lr, broadcast or {}, memory or {}, counts)
+    model.train()
+    settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
+    job = LocalJob(model, w, data, algorithm, settings, device)
     velocity: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     first: Params = {}
     start: Params = {}
-    model.train()
-    settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
     with _own_noise(noise_seed, device):
         if look == "gradients":
             noise = _noise_state(device)
-            start = full_gradient(model, data, algorithm, settings, ctx, device)
+            start = job.full_gradient(ctx)
             _set_noise_state(noise, device)
-
-        def all_rows() -> Params:
-            return algorithm.sites.gradient(full_gradient(model, data, algorithm, settings, ctx, device))
-
-        ctx = _with_memory(ctx, algorithm.rule.begin(all_rows, ctx))
+        begun = algorithm.rule.begin(lambda: algorithm.sites.gradient(job.full_gradient(ctx)), ctx)
+        now = _with_memory(ctx, begun)
         scale = LossScale() if settings.amp == "fp16" else None
         for rows in batches(len(data), settings, order):
-            backward = _Backward(model, w, data, rows, algorithm, settings, ctx, device)
             if scale is None:
-                loss, g, offset = _data_gradient(backward, w, algorithm, ctx)
+                seen = job.look(rows, now)
             else:
-                loss, g, offset, scale = _scaled_gradient(backward, w, algorithm, ctx, scale)
-            losses.append(loss)
+                seen, scale = job.look_scaled(rows, now, scale)
+            losses.append(seen.loss)
             if look != "off" and len(losses) == 1:
-                first = copy_of(g)
-            direction = algorithm.rule.direction(algorithm.sites.gradient(g), w, ctx)
-            ctx = _with_memory(ctx, algorithm.ascent.after_step(offset, direction, ctx))
+                first = copy_of(seen.gradient)
+            direction = algorithm.rule.direction(algorithm.sites.gradient(seen.gradient), w, now)
+            now = _with_memory(now, algorithm.ascent.after_step(seen.offset, direction, now))
             _step(w, direction, settings, velocity, decays=algorithm.rule.decays)
     mean_loss = _mean_loss(losses)
     trained = copy_of(w)
-    finish = algorithm.finish(trained, len(losses), ctx)
+    finish = algorithm.finish(trained, len(losses), now)
     update = algorithm.sites.sent(sub(trained, ctx.anchor))
     return Trained(update, len(losses), mean_loss, finish, first, start)
-
-
-def full_gradient(
-    model: nn.Module,
-    data: Examples,
-    algorithm: Algorithm,
-    settings: LocalSettings,
-    ctx: LocalContext,
-    device: torch.device,
-) -> Params:
-    """The gradient of the mean loss over all rows, where the model is now; its buffers stay as they are.
-
-    With BatchNorm each batch is normalised by itself, as in training. Never in fp16: it comes once a round,
-    and small numbers would vanish there.
-    """
-    if settings.amp == "fp16":
-        settings = replace(settings, amp="off")
-    w = trainable(model)
-    total: Params = {}
-    with _kept_buffers(model):
-        for rows in _cut(np.arange(len(data)), settings):
-            _, g = _Backward(model, w, data, rows, algorithm, settings, ctx, device)()
-            share = len(rows) / len(data)
-            total = {name: total[name] + share * x if name in total else share * x for name, x in g.items()}
-    model.zero_grad()
-    # A parameter that no batch reached has a gradient of zero.
-    return {name: total.get(name, torch.zeros_like(p)) for name, p in ctx.anchor.items()}
 
 
 def batches(rows: int, settings: LocalSettings, order: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -189,88 +159,109 @@ def _fewest_rows(model: nn.Module, batch_size: int, rows: int) -> int:
     return 1
 
 
+class Looked(NamedTuple):
+    """What a step saw of its batch."""
+
+    loss: Tensor
+    gradient: Params  # the data gradient, taken where the ascent wants it
+    offset: Params | None  # from where the parameters are; None: it was taken there
+
+
 @dataclass(frozen=True)
-class _Backward:
-    """The gradient of one batch's mean loss, at the parameters that the model has when it is called."""
+class LocalJob:
+    """What all steps of a node's round share. Gradients are taken where the model is at that moment."""
 
     model: nn.Module
     w: Params  # the model's parameters that take a gradient
     data: Examples
-    rows: NDArray[np.int64]
     algorithm: Algorithm
     settings: LocalSettings
-    ctx: LocalContext
     device: torch.device
-    scale: LossScale | None = None
 
-    def __call__(self) -> tuple[Tensor, Params]:
-        """The loss and the gradient, by name; parameters that took no part are left out."""
+    def gradient(
+        self, rows: NDArray[np.int64], ctx: LocalContext, scale: LossScale | None = None
+    ) -> tuple[Tensor, Params]:
+        """A batch's mean loss and its gradient, by name; parameters that took no part are left out."""
         for p in self.w.values():  # as zero_grad does, which looks for them through all modules
             p.grad = None
         losses = []
-        pieces = min(self.settings.micro_batches, len(self.rows) // self.settings.fewest)
-        for piece in np.array_split(self.rows, pieces) if pieces > 1 else [self.rows]:
+        pieces = min(self.settings.micro_batches, len(rows) // self.settings.fewest)
+        for piece in np.array_split(rows, pieces) if pieces > 1 else [rows]:
             x, y = to_tensors(self.data, piece, self.device)
             half = _HALF.get(self.settings.amp)
             with nullcontext() if half is None else torch.autocast(self.device.type, dtype=half):
-                loss = self.algorithm.loss(self.model(x), y, self.ctx)
-            share = len(piece) / len(self.rows)
-            weight = share if self.scale is None else share * self.scale.factor
+                loss = self.algorithm.loss(self.model(x), y, ctx)
+            share = len(piece) / len(rows)
+            weight = share if scale is None else share * scale.factor
             # None is one, without a tensor of it.
             loss.backward(None if weight == 1 else torch.full_like(loss, weight))  # type: ignore[no-untyped-call]
             losses.append(loss.detach().float() * share if pieces > 1 else loss.detach().float())
         g = {name: p.grad for name, p in self.w.items() if p.grad is not None}
-        return reduce(torch.add, losses), g if self.scale is None else self.scale.unscaled(g)
+        return reduce(torch.add, losses), g if scale is None else scale.unscaled(g)
 
+    def full_gradient(self, ctx: LocalContext) -> Params:
+        """The gradient of the mean loss over all rows; the model's buffers stay as they are.
 
-def _data_gradient(
-    backward: _Backward, w: Params, algorithm: Algorithm, ctx: LocalContext
-) -> tuple[Tensor, Params, Params | None]:
-    """The loss at ``w``, the gradient where the ascent takes it, and the offset from ``w``, if any.
+        With BatchNorm each batch is normalised by itself, as in training. Never in fp16: it comes once a
+        round, and small numbers would vanish there.
+        """
+        if self.settings.amp == "fp16":
+            return replace(self, settings=replace(self.settings, amp="off")).full_gradient(ctx)
+        total: Params = {}
+        with _kept_buffers(self.model):
+            for rows in _cut(np.arange(len(self.data)), self.settings):
+                _, g = self.gradient(rows, ctx)
+                share = len(rows) / len(self.data)
+                total = {n: total[n] + share * x if n in total else share * x for n, x in g.items()}
+        self.model.zero_grad()
+        # A parameter that no batch reached has a gradient of zero.
+        return {name: total.get(name, torch.zeros_like(p)) for name, p in ctx.anchor.items()}
 
-    Of two passes the first is the one that normalisation statistics learn from; the second sees the same
-    dropout. The loss of an ascent that needs one pass alone is the loss at the offset.
-    """
-    ascent, sites = algorithm.ascent, algorithm.sites
-    if ascent.blind:
-        offset = ascent.offset({}, w, ctx)
+    def look(self, rows: NDArray[np.int64], ctx: LocalContext, scale: LossScale | None = None) -> Looked:
+        """The loss where the parameters are, and the gradient where the ascent takes it.
+
+        Of two passes the first is the one that normalisation statistics learn from; the second sees the same
+        dropout. The loss of an ascent that needs one pass alone is the loss at the offset.
+        """
+        ascent, sites = self.algorithm.ascent, self.algorithm.sites
+        if ascent.blind:
+            offset = ascent.offset({}, self.w, ctx)
+            if offset is None:
+                return Looked(*self.gradient(rows, ctx, scale), None)
+            offset = sites.perturbation(offset)
+            with _moved(self.w, offset):
+                return Looked(*self.gradient(rows, ctx, scale), offset)
+        noise = _noise_state(self.device)
+        loss, g = self.gradient(rows, ctx, scale)
+        offset = ascent.offset(sites.ascent(g), self.w, ctx)
         if offset is None:
-            return *backward(), None
+            return Looked(loss, g, None)
         offset = sites.perturbation(offset)
-        with _moved(w, offset):
-            return *backward(), offset
-    noise = _noise_state(backward.device)
-    loss, g = backward()
-    offset = ascent.offset(sites.ascent(g), w, ctx)
-    if offset is None:
-        return loss, g, None
-    offset = sites.perturbation(offset)
-    with _moved(w, offset), _kept_buffers(backward.model):
-        _set_noise_state(noise, backward.device)
-        _, ahead = backward()
-    return loss, ascent.blend(g, ahead), offset
+        with _moved(self.w, offset), _kept_buffers(self.model):
+            _set_noise_state(noise, self.device)
+            _, ahead = self.gradient(rows, ctx, scale)
+        return Looked(loss, ascent.blend(g, ahead), offset)
 
+    def look_scaled(
+        self, rows: NDArray[np.int64], ctx: LocalContext, scale: LossScale
+    ) -> tuple[Looked, LossScale]:
+        """As ``look``, in fp16, and the next scale: an overflow is seen here, before a filter spreads it.
 
-def _scaled_gradient(
-    backward: _Backward, w: Params, algorithm: Algorithm, ctx: LocalContext, scale: LossScale
-) -> tuple[Tensor, Params, Params | None, LossScale]:
-    """As ``_data_gradient``, in fp16: an overflow is seen here, before a filter spreads it.
-
-    The batch is then taken once more with half the factor, as if it had not been seen before, so that no
-    row is left out. Raises Diverged when the loss itself is not finite, or no factor is small enough.
-    """
-    noise, buffers = _noise_state(backward.device), _buffer_copies(backward.model)
-    while True:
-        loss, g, offset = _data_gradient(replace(backward, scale=scale), w, algorithm, ctx)
-        if is_finite(g):
-            return loss, g, offset, scale.after(True)
-        if not loss.isfinite():
-            raise Diverged(f"the loss became {loss.item()} in fp16; amp=bf16 overflows later")
-        if scale.factor <= 1:
-            raise Diverged("the gradient overflowed in fp16; try amp=bf16")
-        scale = scale.after(False)
-        _set_noise_state(noise, backward.device)
-        _put_back(buffers)
+        The batch is then taken once more with half the factor, as if it had not been seen before, so that no
+        row is left out. Raises Diverged when the loss itself is not finite, or no factor is small enough.
+        """
+        noise, buffers = _noise_state(self.device), _buffer_copies(self.model)
+        while True:
+            seen = self.look(rows, ctx, scale)
+            if is_finite(seen.gradient):
+                return seen, scale.after(True)
+            if not seen.loss.isfinite():
+                raise Diverged(f"the loss became {seen.loss.item()} in fp16; amp=bf16 overflows later")
+            if scale.factor <= 1:
+                raise Diverged("the gradient overflowed in fp16; try amp=bf16")
+            scale = scale.after(False)
+            _set_noise_state(noise, self.device)
+            _put_back(buffers)
 
 
 def _with_memory(ctx: LocalContext, slots: Slots) -> LocalContext:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from client_app.algorithms.rule import Algorithm, LocalRule, Sites
-from client_app.training import LocalSettings, Trained, train
+from client_app.training import LocalJob, LocalSettings, Trained, train
 from common.datasets import Examples
 from common.filters import FftHighPass, lift, low_bins
-from common.params import Params, ParamsFilter
+from common.params import Params, ParamsFilter, trainable
 
 CPU = torch.device("cpu")
 PLAIN = LocalSettings(lr=0.2, epochs=2, batch_size=5)  # 22 rows: the last batch of an epoch has 2
@@ -45,6 +45,10 @@ def run(
 ) -> Trained:
     data = examples() if data is None else data
     return train(model, data, algorithm or Algorithm(), settings, CPU, np.random.default_rng(order), noise)
+
+
+def job_of(model: nn.Module, data: Examples, settings: LocalSettings) -> LocalJob:
+    return LocalJob(model, trainable(model), data, Algorithm(), settings, CPU)
 
 
 def fft(ratio: float, rule: LocalRule | None = None) -> Algorithm:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.algorithms.rule import Algorithm, LocalContext
-from client_app.training import LocalSettings, batches, full_gradient
+from client_app.algorithms.rule import LocalContext
+from client_app.training import LocalSettings, batches
 from common.datasets import Examples
 from common.errors import ModelError
 from common.params import copy_of
-from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, mlp, run
+from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, job_of, mlp, run
 
 
 @pytest.mark.parametrize(("rows", "size"), [(22, 5), (20, 5), (3, 5), (1, 1)])
@@ -78,7 +78,7 @@ def test_all_rows_gradient_of_batch_norm_takes_no_single_row_either() -> None:
     model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     ctx = LocalContext(copy_of(dict(model.named_parameters())), 0.1, {}, {}, None)
     settings = dataclasses.replace(PLAIN, fewest=2)
-    full_gradient(model, examples(11), Algorithm(), settings, ctx, torch.device("cpu"))
+    job_of(model, examples(11), settings).full_gradient(ctx)
     assert sizes == [5, 6]
 
 

@@ -8,11 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.algorithms.rule import Algorithm, LocalContext, LocalRule
-from client_app.training import Diverged, full_gradient
+from client_app.algorithms.rule import LocalContext, LocalRule
+from client_app.training import Diverged
 from common.datasets import Examples
 from common.params import Params, copy_of
-from tests.client_app.training.loop import FULL, PLAIN, assert_close, examples, fft, filtered, mlp, run
+from tests.client_app.training.loop import (
+    FULL,
+    PLAIN,
+    assert_close,
+    examples,
+    fft,
+    filtered,
+    job_of,
+    mlp,
+    run,
+)
 
 
 def test_bf16_keeps_parameters_and_update_in_float32() -> None:
@@ -67,7 +77,7 @@ def test_a_node_of_one_batch_trains_in_fp16_and_its_statistics_and_noise_move_on
 
 def test_the_gradient_of_all_rows_is_never_taken_in_fp16() -> None:
     whole, half = (
-        full_gradient(model, in_float32(1e-4), Algorithm(), settings, context(model), torch.device("cpu"))
+        job_of(model, in_float32(1e-4), settings).full_gradient(context(model))
         for model in [mlp().float()]
         for settings in (PLAIN, dataclasses.replace(PLAIN, amp="fp16"))
     )
