@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from common import checkpoint
 from common.config import RunConfig
@@ -97,6 +97,21 @@ class Past:
         return {r.client for r in told if None not in (r.accuracy_before, r.loss_before)}
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds beside arrays, as JSON."""
+
+    scorer: ScorerState
+    weights: dict[str, float]
+    parts: dict[str, float]  # of a node's own model
+    members: tuple[str, ...]
+    history: History
+    ranks: dict[str, int]
+    accepted: dict[str, int]  # the round of each node's last accepted reply
+    era: int
+    elapsed: float  # seconds that the run had taken
+
+
 class RunFolder:
     """Writes a run's files. Names, not formats: those are in ``common.ledger`` and ``common.checkpoint``."""
 
@@ -107,28 +122,30 @@ class RunFolder:
         self.past = past  # of a run that goes on
 
     def save_round(
-        self, round_: int, arrays: Arrays, state: StrategyState, clock: dict[str, Any], keep: int
+        self, round_: int, arrays: Arrays, state: StrategyState, elapsed: float, keep: int
     ) -> None:
         """Checkpoint a round, and make its model the run's model. Raises RunFailed if there is no room."""
-        personal = state.recipe.personal
-        recipe = {
-            "scorer": asdict(state.recipe.scorer),
-            "weights": dict(state.recipe.weights),
-            "parts": dict(personal.parts),
-            "members": list(state.recipe.members),
-        }
-        models = flat(personal.models)
-        saved = {
-            "recipe": recipe,
-            "history": dict(state.history),
-            "ranks": dict(state.ranks),
-            "memory": {"accepted": dict(state.accepted), "era": state.era},
-            "clock": clock,
-        }
-        shared = flat({slot: dict(arrays) for slot, arrays in state.recipe.shared.items()})
-        trail: Arrays = {TRAIL: state.recipe.trail} if len(state.recipe.trail) else {}
+        recipe = state.recipe
+        saved = Saved(
+            scorer=recipe.scorer,
+            weights=dict(recipe.weights),
+            parts=dict(recipe.personal.parts),
+            members=recipe.members,
+            history=dict(state.history),
+            ranks=dict(state.ranks),
+            accepted=dict(state.accepted),
+            era=state.era,
+            elapsed=elapsed,
+        )
         whole = checkpoint.Checkpoint(
-            round_, arrays, state.buffers, saved, dict(state.recipe.step), models, shared, trail
+            round_,
+            arrays,
+            state.buffers,
+            asdict(saved),
+            dict(recipe.step),
+            flat(recipe.personal.models),
+            flat({slot: dict(arrays) for slot, arrays in recipe.shared.items()}),
+            {TRAIL: recipe.trail} if len(recipe.trail) else {},
         )
         with _writing(self.path):
             checkpoint.save(self.path / CHECKPOINTS, whole, keep)
@@ -218,7 +235,7 @@ def _past(path: Path, config: RunConfig) -> Past:
     if not checkpoint.finished(path / CHECKPOINTS):
         raise ConfigError(f"run {run} has no checkpoint to go on from; start it anew")
     _require_same(path, config)
-    latest, state = load_state(path)
+    latest, state, elapsed = load_state(path)
     records = list(read(path / LEDGER))
     end = records[-1]
     ended = isinstance(end, End) and end.status in ("completed", "completed-degraded")
@@ -229,7 +246,7 @@ def _past(path: Path, config: RunConfig) -> Past:
             f"to go on it takes rounds={fewest} or more; got {config.rounds}"
         )
     kept = tuple(until(records, latest.round))
-    return Past(latest.round, latest.model, state, float(latest.state["clock"]["elapsed"]), kept)
+    return Past(latest.round, latest.model, state, elapsed, kept)
 
 
 def _require_same(path: Path, config: RunConfig) -> None:
@@ -273,31 +290,23 @@ def new_run_id(name: str, flower_run: int) -> str:
     return f"{datetime.now(UTC):%Y-%m-%d}-{name or 'run'}-{mark}"
 
 
-def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState]:
-    """The latest checkpoint of a run folder and the strategy's state in it."""
+def load_state(path: Path) -> tuple[checkpoint.Checkpoint, StrategyState, float]:
+    """The latest checkpoint in a run folder, the strategy's state, and how many seconds the run had taken."""
     latest = checkpoint.load_latest(path / CHECKPOINTS)
     try:
-        saved = latest.state["recipe"]
-        scorer = TypeAdapter(ScorerState).validate_python(saved["scorer"])
-        weights = TypeAdapter(dict[str, float]).validate_python(saved["weights"])
-        parts = TypeAdapter(dict[str, float]).validate_python(saved["parts"])
-        members = TypeAdapter(list[str]).validate_python(saved["members"])
-        history = TypeAdapter(History).validate_python(latest.state["history"])
-        ranks = TypeAdapter(dict[str, int]).validate_python(latest.state["ranks"])
-        accepted = TypeAdapter(dict[str, int]).validate_python(latest.state["memory"]["accepted"])
-        era = TypeAdapter(int).validate_python(latest.state["memory"]["era"])
-        TypeAdapter(float).validate_python(latest.state["clock"]["elapsed"])
-    except (KeyError, TypeError, ValueError) as error:
+        saved = TypeAdapter(Saved).validate_python(latest.state)
+    except ValidationError as error:
         raise DataError(f"the checkpoint in {path} does not hold a strategy's state: {error}") from None
     step = {name: np.asarray(x, dtype=np.float64) for name, x in latest.optimizer.items()}
     shared = {
         slot: {name: np.asarray(x, dtype=np.float64) for name, x in xs.items()}
         for slot, xs in nested(latest.shared).items()
     }
-    personal = Personal(nested(latest.personal), parts)
+    personal = Personal(nested(latest.personal), saved.parts)
     trail = latest.trail.get(TRAIL, NO_TRAIL)
-    recipe = RecipeState(scorer, weights, step, personal, shared, tuple(members), trail)
-    return latest, StrategyState(latest.buffers, recipe, history, accepted, era, ranks)
+    recipe = RecipeState(saved.scorer, saved.weights, step, personal, shared, saved.members, trail)
+    state = StrategyState(latest.buffers, recipe, saved.history, saved.accepted, saved.era, saved.ranks)
+    return latest, state, saved.elapsed
 
 
 def fit(past: Past, arrays: Arrays, buffers: Arrays) -> tuple[Arrays, StrategyState]:

@@ -564,7 +564,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
         "import os, subprocess, sys; from pathlib import Path; runs = sys.argv[1]\n"
         "words = ['lab', 'run', '--nodes', '2', 'rounds=4', 'model=mlp4', '--runs', runs]\n"
         "code = subprocess.call([sys.executable, '-m', 'specfed.cli', *words])\n"
-        "print(code, [p.name for p in Path(runs).rglob('*') if p.name.startswith('.')])\n"
+        "print(code, [p.name for p in Path(runs).rglob('.*') if p.name != '.lock'])\n"
         "print((*Path(runs).glob('*/ledger.jsonl'),)[0].read_text().splitlines()[-1])\n"
     )
     monkeypatch.setenv("SPECFED_CACHE", str(tmp_path / "cache"))

@@ -70,7 +70,7 @@ def test_a_report_that_fails_leaves_the_run_completed(
     def failing(folder: object) -> None:
         raise ZeroDivisionError("no axis")
 
-    monkeypatch.setattr("server_app.app.write_report", failing)
+    monkeypatch.setattr("server_app.books.write_report", failing)
     caplog.set_level(logging.ERROR, "flwr")
     run = federation.run(rounds=1)
     assert run.error is None and run.end.status == "completed"
