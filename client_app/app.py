@@ -6,7 +6,8 @@ handler always replies: without a reply the SuperNode would wait for ever.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from common.config import NodeConfig, RunConfig
 from common.datasets import Examples, Rows, fingerprint, load, split_validation
-from common.errors import ConfigError, DataError, SpecfedError
+from common.errors import ConfigError, DataError, PolicyError, SpecfedError
 from common.ledger import NodeCard
 from common.messages import (
     ACCEPTED,
@@ -74,7 +75,7 @@ def always_replies(work: Callable[[Message, Context], RecordDict]) -> Handler:
         except SpecfedError as error:
             log.error("%s", error)
             return refusal(message, error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a model's module may call sys.exit
             log.exception("unexpected error while handling a %s message", message.metadata.message_type)
             return refusal(message, error)
 
@@ -88,7 +89,10 @@ def hello(message: Message, context: Context) -> RecordDict:
     node, run = _configs(context)
     examples, train_rows, _ = _own_data(node)
     mine = examples.rows(train_rows)
-    _policy(node, run, len(mine))
+    try:
+        _policy(node, run, len(mine))
+    except PolicyError as error:  # nobody knows yet whose policy it is
+        raise PolicyError(f"{node.name}: {error}") from None
     card = NodeCard(
         name=node.name,
         examples=len(mine),
@@ -128,7 +132,9 @@ def train(message: Message, context: Context) -> RecordDict:
     examples, train_rows, validation_rows = _own_data(node)
     mine = examples.rows(train_rows)
     policy = _policy(node, run, len(mine))
-    site.count_round(policy, context, node.state, str(order[RUN]))
+    with _said_here_alone(f'node "{node.name}" cannot count the rounds of a run'):
+        until = site.count_round(policy, context, node.state, str(order[RUN]))
+    until = min(until, time.time() + message.metadata.ttl)  # by then nobody waits; clocks may differ
     model, device = _received_model(message, node, run)
     if policy.noise:
         site.refuse_statistics({n: b for n, b in carried(model).items() if b.is_floating_point()})
@@ -140,7 +146,8 @@ def train(message: Message, context: Context) -> RecordDict:
     algorithm, travels = _algorithm(model, device, run, round_)
     store = _store(context, node, str(order[RUN]))
     last, now = Moment(_integer(order[ERA]), _integer(order[ACCEPTED])), Moment(_integer(order[ERA]), round_)
-    remembered, lost = recall(store, last) if algorithm.remembers else ({}, False)
+    with _said_here_alone(f'node "{node.name}" cannot read its memory'):
+        remembered, lost = recall(store, last) if algorithm.remembers else ({}, False)
     trained = train_locally(
         model,
         mine,
@@ -152,13 +159,15 @@ def train(message: Message, context: Context) -> RecordDict:
         _on(device, _received_slots(message, travels)),
         _on(device, remembered),
         run.diagnostics,
+        until,
     )
     reports = {**trained.finish.report, **({GRADIENT: trained.start} if trained.start else {})}
     if trained.first:
         metrics |= spectrum(trained.first, algorithm.sites.gradient)
     if algorithm.remembers:
         after = {slot: to_arrays(x) for slot, x in trained.finish.memory.items()}
-        store.save(now, after, keep=last)
+        with _said_here_alone(f'node "{node.name}" cannot keep its memory'):
+            store.save(now, after, keep=last)
         metrics[MEMORY_LOST] = int(lost)
     metrics |= {"steps": trained.steps, "train-loss": trained.loss, "seconds": time.monotonic() - started}
     return RecordDict(
@@ -181,7 +190,8 @@ def evaluate(message: Message, context: Context) -> RecordDict:
     node, run = _configs(context)
     examples, train_rows, validation_rows = _own_data(node)
     policy = _policy(node, run, len(train_rows))
-    site.count_test(policy, context, node.state, str(message.content.config_records[CONFIG][RUN]))
+    with _said_here_alone(f'node "{node.name}" cannot count the tests of a run'):
+        site.count_test(policy, context, node.state, str(message.content.config_records[CONFIG][RUN]))
     if len(validation_rows) == 0:
         raise DataError(f'node "{node.name}" keeps no rows to test on: its "validation" is {node.validation}')
     model, device = _received_model(message, node, run)
@@ -199,16 +209,22 @@ def _configs(context: Context) -> tuple[NodeConfig, RunConfig]:
 
 def _own_data(node: NodeConfig) -> tuple[Examples, Rows, Rows]:
     """All of the source's training examples, and the numbers of this node's training and test rows."""
-    try:
+    with _said_here_alone(f'node "{node.name}" cannot use its data'):
         examples = load(node.data, "train")
         rows = _row_numbers(node.rows, len(examples)) if node.rows else np.arange(len(examples))
-    except DataError as error:
-        # It may name files, and files may be named after people: only the site reads that.
-        log.error("%s", error)
-        raise DataError(f'node "{node.name}" cannot use its data; its log says why') from None
     # Not the run's seed: the rows a site trains on stay the same whatever runs come by.
     train_rows, validation_rows = split_validation(rows, node.validation, seed=0)
     return examples, train_rows, validation_rows
+
+
+@contextmanager
+def _said_here_alone(what: str) -> Iterator[None]:
+    """Errors that may name files, and files may be named after people: only the site reads those."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        log.error("%s", error)
+        raise DataError(f"{what}; its log says why") from None
 
 
 def _row_numbers(file: str, available: int) -> Rows:
@@ -247,7 +263,8 @@ def _received_model(message: Message, node: NodeConfig, run: RunConfig) -> "tupl
 
 def _policy(node: NodeConfig, run: RunConfig, examples: int) -> Policy:
     """The site's policy, which lets this run in. Raises PolicyError if it does not."""
-    policy = read_policy(node.policy)
+    with _said_here_alone(f'node "{node.name}" cannot read its policy'):
+        policy = read_policy(node.policy)
     policy.check_run(run, run.traits.exact, examples)
     return policy
 

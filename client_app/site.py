@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,12 +38,13 @@ class Usage:
         return (now - self.started) / 60 if self.started else 0.0
 
 
-def count_round(policy: Policy, context: Context, state: str, run: str) -> None:
-    """Count one more round of ``run``, if the policy limits them.
+def count_round(policy: Policy, context: Context, state: str, run: str) -> float:
+    """Count one more round of ``run``, if the policy limits them; when the run's minutes are over here, in
+    seconds since 1970.
 
     Raises PolicyError, and counts nothing, if that is one too many.
     """
-    _count(policy, context, state, run, "rounds")
+    return _count(policy, context, state, run, "rounds")
 
 
 def count_test(policy: Policy, context: Context, state: str, run: str) -> None:
@@ -53,23 +55,25 @@ def count_test(policy: Policy, context: Context, state: str, run: str) -> None:
     _count(policy, context, state, run, "tests")
 
 
-def _count(policy: Policy, context: Context, state: str, run: str, what: Literal["rounds", "tests"]) -> None:
+def _count(policy: Policy, context: Context, state: str, run: str, what: Literal["rounds", "tests"]) -> float:
     if not (policy.max_rounds or policy.max_minutes):
-        return
+        return inf
     now = time.time()
     file = Path(state) / USAGE / f"{hashlib.sha256(run.encode()).hexdigest()[:24]}.json" if state else None
     usage = _from_disk(file) if file else _from_flower(context)
     had: int = getattr(usage, what)
     policy.check_usage(had, usage.minutes(now), what)
-    after = asdict(replace(usage, started=usage.started or now, **{what: had + 1}))
+    started = usage.started or now
+    after = asdict(replace(usage, started=started, **{what: had + 1}))
     if file is None:
         context.state.config_records[USAGE] = ConfigRecord(after)
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(file, json.dumps(after).encode())
-    except OSError as error:
-        raise DataError(f"the rounds of a run cannot be counted in {file.parent}: {error}") from None
+    else:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(file, json.dumps(after).encode())
+        except OSError as error:
+            raise DataError(f"the rounds of a run cannot be counted in {file.parent}: {error}") from None
+    return started + 60 * policy.max_minutes if policy.max_minutes else inf
 
 
 def clipped(policy: Policy, update: Arrays, noise: np.random.Generator | None = None) -> Arrays:

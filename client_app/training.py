@@ -10,10 +10,12 @@ matters: clipping before the filter would let the removed band eat the budget, a
 not be filtered.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +32,10 @@ from common.errors import ModelError, SpecfedError
 from common.params import Params, copy_of, sub, trainable
 
 Look = Literal["off", "updates", "gradients"]  # RunConfig.diagnostics
+
+
+class OutOfTime(SpecfedError):
+    """Nobody waits for this round any more, or the site's policy has ended it."""
 
 
 class Diverged(SpecfedError):
@@ -78,15 +84,17 @@ def train(
     broadcast: Slots | None = None,
     memory: Slots | None = None,
     look: Look = "off",
+    until: float = inf,
 ) -> Trained:
     """Train ``model`` in place on ``data`` and return its update.
 
     ``order`` shuffles the rows, ``noise_seed`` drives dropout; the same of both give the same bits on one
     kind of CPU. The last batch of an epoch may be smaller; with BatchNorm a single row left over belongs to
     the batch before. ``broadcast`` and ``memory`` are the server's and the node's slots, on ``device``.
-    ``look`` says what to keep of the gradients on the way; it changes no bit of the training. Raises Diverged
-    when a loss is not finite, ModelError when BatchNorm1d would get a single row, and ValueError for no data
-    or nothing to train.
+    ``look`` says what to keep of the gradients on the way; it changes no bit of the training. ``until`` is
+    the time, in seconds since 1970, after which no batch is begun. Raises OutOfTime then, Diverged when a
+    loss is not finite, ModelError when BatchNorm1d would get a single row, and ValueError for no data or
+    nothing to train.
     """
     if len(data) == 0:
         raise ValueError("no examples to train on")
@@ -97,7 +105,7 @@ def train(
     ctx = LocalContext(copy_of(w), settings.lr, broadcast or {}, memory or {}, counts)
     model.train()
     settings = replace(settings, fewest=_fewest_rows(model, settings.batch_size, len(data)))
-    job = LocalJob(model, w, data, algorithm, settings, device)
+    job = LocalJob(model, w, data, algorithm, settings, device, until)
     velocity: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     first: Params = {}
@@ -177,11 +185,14 @@ class LocalJob:
     algorithm: Algorithm
     settings: LocalSettings
     device: torch.device
+    until: float = inf  # the time after which no batch is begun
 
     def gradient(
         self, rows: NDArray[np.int64], ctx: LocalContext, scale: LossScale | None = None
     ) -> tuple[Tensor, Params]:
         """A batch's mean loss and its gradient, by name; parameters that took no part are left out."""
+        if time.time() > self.until:
+            raise OutOfTime("the round took longer than the server waits for it, or the site's policy allows")
         for p in self.w.values():  # as zero_grad does, which looks for them through all modules
             p.grad = None
         losses = []

@@ -111,7 +111,7 @@ def read_card(record: ConfigRecord) -> NodeCard:
     return card
 
 
-def refusal(message: Message, error: Exception) -> Message:
+def refusal(message: Message, error: BaseException) -> Message:
     """The reply to a message that could not be carried out.
 
     Our own errors are sent with their sentence, which never quotes data. Of any other error, and of one of
@@ -123,7 +123,7 @@ def refusal(message: Message, error: Exception) -> Message:
     return Message(Error(ERROR_CODE, reason), reply_to=message)
 
 
-def _location(error: Exception) -> str:
+def _location(error: BaseException) -> str:
     frames = []
     traceback = error.__traceback__
     while traceback is not None:

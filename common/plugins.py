@@ -29,7 +29,7 @@ def call(spec: str, arguments: tuple[object, ...], error: type[SpecfedError]) ->
         raise error(f'"{spec}": module "{module_name}" has no function "{function_name}". {hint}'.rstrip())
     try:
         return function(*arguments)
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         raise error(f'"{spec}" failed with {_in_words(failure)}') from failure
 
 
@@ -41,10 +41,10 @@ def _import(spec: str, name: str, error: type[SpecfedError]) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise error(f'"{spec}": there is no module "{missing}" on the Python path') from None
         raise error(f'"{spec}": module "{name}" needs "{missing}", which is not installed') from failure
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         raise error(f'"{spec}": importing "{name}" failed with {_in_words(failure)}') from failure
 
 
-def _in_words(failure: Exception) -> str:
+def _in_words(failure: BaseException) -> str:
     text = str(failure).strip().split("\n")[0]
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__

@@ -37,6 +37,9 @@ class Policy(Checked):
     noise: NotNegative = Field(
         0.0, description="Gaussian noise on each number of an update, in units of clip-norm; 0 is none"
     )
+    models: list[str] = Field(
+        [], description="models that may be trained, by name or as module:function; none listed allows all"
+    )
     metrics: list[str] = Field(
         [], description="metrics that may leave beside counts; none listed allows all, or with noise none"
     )
@@ -54,8 +57,15 @@ class Policy(Checked):
         """
         if self.max_rounds and run.rounds > self.max_rounds:
             raise PolicyError(f"this site takes part in at most {self.max_rounds} rounds; got {run.rounds}")
+        if self.models and run.model not in self.models:
+            raise PolicyError(f'this site trains {", ".join(self.models)}; got model "{run.model}"')
         if examples < self.min_examples:
             raise PolicyError(f"this site trains on at least {self.min_examples} rows; it has fewer")
+        if run.wants_labels and (self.metrics or self.noise) and "label-counts" not in self.metrics:
+            raise PolicyError(
+                f"weighting {run.weighting} needs to know how many rows of each class there are, and "
+                '"label-counts" is not among the metrics of this site'
+            )
         if self.clip_norm and exact:
             raise PolicyError(
                 f"this site clips what it sends, and algorithm {run.algorithm} needs exact updates; "

@@ -98,6 +98,21 @@ def guards_at_work(guards: object, contribution: object, weighting: object) -> o
     return "off" if guards == "observe" and not has_scores(contribution, weighting) else guards
 
 
+def filter_width(config: Mapping[str, object]) -> str:
+    """How much a run's filter takes, in a word: a width of its own, where the run gives one, or the ratio."""
+    own = {"lap-d": "kernel", "gd": "sigma"}.get(str(config.get("filter")), "")
+    given = config.get(f"filter-{own}")
+    return f"{own}={given}" if given else f"r={config.get('filter-ratio', '–')}"
+
+
+def gives_weights(contribution: object, weighting: object, base_weighting: object) -> object:
+    """The weighting whose weights a run with these keys uses."""
+    return weighting if contribution == "weight" or not is_scored(weighting) else base_weighting
+
+
+# Aggregations that no weight changes.
+UNWEIGHED = ("median", "trimmed-mean", "krum", "multi-krum")
+
 # What the configuration takes. To a type checker, which does not run the tables, any text.
 if TYPE_CHECKING:
     AlgorithmName = str

@@ -109,6 +109,7 @@ def federate(grid: Grid, config: RunConfig, device: torch.device, books: Books) 
     # Nobody is needed where only the end is missing, and the server tests the model itself.
     cards = roster.gather(grid, 0 if over else config.min_nodes)
     if past is not None:
+        tell(past.header.model_copy(update={"config": config.as_dict()}))  # those who watch know of no past
         cards = _back(past, cards, books)
     start = begin(config, cards[0])
     if past is None:
@@ -185,6 +186,7 @@ class _Rounds:
             Cohort(
                 seed=config.seed,
                 fraction=config.fraction_train,
+                min_clients=config.min_replies,  # fewer could not move the model
                 min_replies=config.min_replies,
                 timeout=config.round_timeout,
                 max_failed_rounds=config.max_failed_rounds,

@@ -8,6 +8,7 @@ from common.bands import BANDS
 from common.errors import SpecfedError
 from common.ledger import ClientRecord, Flag, Outcome, Record, RoundRecord, Suspect
 from common.params import norm
+from common.text import one_line
 from strategies.flower import RoundResult, Verdict
 from strategies.recipe import Outcome as RecipeOutcome
 from strategies.round import Reply
@@ -86,7 +87,7 @@ def reason_of(error: BaseException | None, doubt: str = "") -> str:
     if isinstance(error, SpecfedError):
         return str(error)
     if isinstance(error, Exception):
-        return f"unexpected {type(error).__name__}: {error}"
+        return one_line(f"unexpected {type(error).__name__}: {error}")
     return "stopped before its last round"
 
 

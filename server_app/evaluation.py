@@ -53,7 +53,7 @@ def told_when_asked(replies: Iterable[Message], clients: Mapping[int, str]) -> T
     metrics = {
         clients[r.metadata.src_node_id]: dict(r.content.metric_records.get(METRICS, {}))
         for r in replies
-        if r.has_content()
+        if r.has_content() and r.metadata.src_node_id in clients
     }
     return _told(metrics, WHEN_ASKED)
 

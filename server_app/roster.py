@@ -1,6 +1,7 @@
 """Who is there: nodes by their stable names, and whether their data fit together."""
 
 import logging
+import re
 import time
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from strategies.flower import UNAVAILABLE
 
 log = logging.getLogger("flwr")
 
+_RAISED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)  # an error before our handlers
 PAUSE = 0.5  # seconds between two looks at the list of nodes
 
 
@@ -130,7 +132,9 @@ class Roster:
     def _admit(
         self, node_id: int, answer: Answer, online: set[int], enrolled: dict[int, str], round_: int
     ) -> None:
-        problem, card = answer.problem, answer.card
+        problem, card, own = answer.problem, answer.card, enrolled.get(node_id, "")
+        if card is None and own not in problem:
+            problem = f"{own}: {problem}"
         if card is not None:
             problem = _false_name(card.name, node_id, enrolled) or self._conflict(card, online, round_)
         if card is None or problem:
@@ -199,7 +203,8 @@ def _unavailable(reply: Message) -> bool:
 
 def _answer(reply: Message) -> Answer:
     if reply.has_error():
-        return Answer(problem=one_line(reply.error.reason or f"Flower error {reply.error.code}"))
+        reason = reply.error.reason or f"Flower error {reply.error.code}"
+        return Answer(problem=one_line(_RAISED.sub(r"\1", reason)))
     try:
         return Answer(card=read_card(reply.content.config_records[CARD]))
     except (KeyError, ValueError) as error:

@@ -9,7 +9,7 @@ from statistics import fmean
 from common.config import Value
 from common.errors import DataError
 from common.ledger import LOG_MARK, ClientRecord, End, Header, Joined, NodeCard, Record, RoundRecord, parse
-from common.traits import has_scores, is_scored
+from common.traits import filter_width, has_scores, is_scored
 from server_app.report.contribution import Contribution, contribution_table
 
 POLL_SECONDS = 0.2
@@ -108,7 +108,7 @@ def tell(records: Iterable[Record], width: int) -> Iterator[str]:
                 if record.status != "accepted":
                     yield f"{_INDENT}{record.client} {record.status}: {record.reason}"
             case RoundRecord():
-                if table is None:  # a resumed run begins in the middle
+                if table is None:  # the beginning of the log is lost
                     scored = any(client.score is not None for client in clients.values())
                     table = _Table.fitting(sorted(clients), scored, width)
                     yield table.heading()
@@ -190,8 +190,7 @@ def _filter(config: Mapping[str, Value], filtered: int, tensors: int) -> str:
     name = str(config.get("filter", "none"))
     if name == "none":
         return "gradients unfiltered"
-    ratio = config.get("filter-ratio")
-    return f"{_FILTERS.get(name, name)} filter r={ratio} on {filtered} of {tensors} tensors"
+    return f"{_FILTERS.get(name, name)} filter {filter_width(config)} on {filtered} of {tensors} tensors"
 
 
 def _weighting(config: Mapping[str, Value]) -> str:

@@ -16,6 +16,7 @@ from strategies.round import Round, Vector
 BLOCK = 32_768  # numbers in a quarter of a megabyte
 
 Aggregate = Callable[[Round, Vector], Mapping[str, Vector]]
+MergeBuffers = Callable[[Round, Vector], Arrays]
 
 
 def weighted_sum(round_: Round, weights: Vector) -> Mapping[str, Vector]:
@@ -31,6 +32,22 @@ def merged_buffers(round_: Round, weights: Vector) -> Arrays:
         if x.dtype.kind == "f"
         else np.maximum.reduce([reply.buffers[name] for reply in round_.replies])
         for name, x in round_.replies[0].buffers.items()
+    }
+
+
+def median_buffers(round_: Round, weights: Vector) -> Arrays:
+    """Buffers of the next model where no single client shall have its way: the median of each number.
+
+    Of an even number of counters it is the upper one of the two in the middle.
+    """
+    stacks = {
+        name: np.sort(np.stack([reply.buffers[name] for reply in round_.replies]), axis=0)
+        for name in round_.replies[0].buffers
+    }
+    upper = len(round_.replies) // 2
+    return {
+        name: np.median(x.astype(np.float64), axis=0).astype(x.dtype) if x.dtype.kind == "f" else x[upper]
+        for name, x in stacks.items()
     }
 
 

@@ -47,6 +47,7 @@ from common.traffic import WHOLE, Traffic
 from strategies.admission import Inadmissible, Said, Schema, admit
 from strategies.first_layer_rank import NO_RANK_TEST, Ranks, RankTest
 from strategies.free_rider import DEFAULT_TEST, FreeRiderTest, History
+from strategies.intake import guarded, largest_reply
 from strategies.recipe import Outcome, Recipe, RecipeState
 from strategies.round import Reply, Round
 from strategies.soundness import flaw
@@ -309,7 +310,7 @@ class RecipeStrategy(Strategy):
         lost = [reply.client for reply in accepted if reply.metrics.get(MEMORY_LOST)]
         if not lost:
             return state, ()
-        what = f"{', '.join(lost)} lost what it remembered of earlier rounds"
+        what = f"{', '.join(lost)} lost what {'they' if lost[1:] else 'it'} remembered of earlier rounds"
         if not self.recipe.rule.needs_memory:
             return state, (f"{what}; the algorithm does without",)
         log.warning("round %d: %s: all nodes' memories start anew", self._turn.number, what)
@@ -403,11 +404,13 @@ def _rate(order: ConfigRecord) -> float:
 class PollingGrid:
     """A Flower grid whose ``send_and_receive`` looks for replies often and keeps to a deadline.
 
-    Flower's own looks every three seconds. Everything else is passed on.
+    Flower's own looks every three seconds, and believes what a reply says of itself (``strategies.intake``).
+    Everything else is passed on.
     """
 
     def __init__(self, grid: Grid, interval: float = 0.25) -> None:
         self._grid, self._interval = grid, interval
+        self._largest = largest_reply(())
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._grid, name)
@@ -416,13 +419,14 @@ class PollingGrid:
         """All replies that came within ``timeout`` seconds, in any order."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         sent = list(messages)  # Flower reads them twice
+        self._largest = largest_reply(sent)
         waiting = {i for i in self._grid.push_messages(sent) if i} if sent else set()
         replies: list[Message] = []
         while waiting:
             # A reply that is announced, but never arrives whole, takes all the time that is left. What came
             # from others meanwhile is seen when it is over, in a last look that waits for nothing.
             over = time.monotonic() >= deadline
-            with patience(deadline - time.monotonic()):
+            with patience(deadline - time.monotonic()), guarded(self._largest):
                 pulled = list(self._grid.pull_messages(waiting))
             for reply in pulled:
                 replies.append(reply)
@@ -434,7 +438,7 @@ class PollingGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to these messages that have come. Soon back, also if one of them has come in part."""
-        with patience(PART_SECONDS):
+        with patience(PART_SECONDS), guarded(self._largest):
             return list(self._grid.pull_messages(message_ids))
 
     def as_grid(self) -> Grid:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from common.config import RunConfig
 from common.errors import ConfigError
 from common.traits import guards_at_work
-from strategies.aggregate import Aggregate
+from strategies.aggregate import Aggregate, median_buffers, merged_buffers
 from strategies.fedawa import FedAwa
 from strategies.fedlaw import FedLaw, Proxy
 from strategies.guards import Guards
@@ -136,6 +136,7 @@ def build(config: RunConfig, proxy: Proxy | None = None) -> Recipe:
         guards=_guards(config),
         rescale=in_turn(weighting.rescale, clip),
         aggregate=_aggregate(config),
+        merge_buffers=merged_buffers if config.aggregation == "mean" else median_buffers,
         rule=SERVER_RULES[config.algorithm](config),
         step=OPTIMIZERS[config.server_optimizer](config),
         send=_broadcast(config),

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.ledger import Flag
 from common.params import Arrays
-from strategies.aggregate import Aggregate, merged_buffers, weighted_sum
+from strategies.aggregate import Aggregate, MergeBuffers, merged_buffers, weighted_sum
 from strategies.guards import NO_TRAIL, Guards, Sighting, Trail
 from strategies.rescale import Rescale, as_sent, resized
 from strategies.reward import Broadcast, Personal, same_model
@@ -60,6 +60,7 @@ class Recipe:
     guards: Guards | None = None  # they see the updates as the signals do
     rescale: Rescale = as_sent  # the signals see the updates before it
     aggregate: Aggregate = weighted_sum
+    merge_buffers: MergeBuffers = merged_buffers
     rule: ServerRule = ServerRule()  # the server's half of the nodes' algorithm
     sized: bool = False  # whether the next model is multiplied by the scores' factor
     step: ServerStep = average()
@@ -91,7 +92,7 @@ class Recipe:
         step_state, model = self.step(state.step, round_.model, update)
         outcome = Outcome(
             model=model,
-            buffers=merged_buffers(kept, shares_of_kept),
+            buffers=self.merge_buffers(kept, shares_of_kept),
             signals=values,
             weights=weights,
             scores=scores,
@@ -100,8 +101,8 @@ class Recipe:
             flags=seen.flags,
             dropped=seen.dropped,
         )
-        last = dict(zip(round_.clients, weights.tolist(), strict=True))
-        personal = self.send.after(state.personal, round_, weights, scorer_state, model)
+        last = dict(zip(kept.clients, shares_of_kept.tolist(), strict=True))
+        personal = self.send.after(state.personal, kept, shares_of_kept, scorer_state, model)
         weighed = {**state.weights, **last}
         trail = self.guards.after(state.trail, round_) if self.guards else state.trail
         return RecipeState(scorer_state, weighed, step_state, personal, shared, members, trail), outcome

@@ -6,7 +6,7 @@ from statistics import median
 from common.config import Value
 from common.errors import ConfigError, nearest
 from common.ledger import ClientRecord, RoundRecord
-from common.traits import guards_at_work
+from common.traits import UNWEIGHED, gives_weights, guards_at_work
 from server_app.report.parts import in_digits, plus_minus
 from server_app.report.run_view import RunView
 
@@ -93,10 +93,14 @@ def _round(run: RunView, number: int) -> Iterator[str]:
 
 def _weighing(config: dict[str, Value]) -> str:
     weighting, mode = config.get("weighting"), config.get("contribution")
-    guards = f"guards {guards_at_work(config.get('guards', 'off'), mode, weighting)}"
-    if mode == "weight":
-        return f"weights by {weighting}; {guards}"
-    return f"weights by {config.get('base-weighting')}; {weighting} {mode}; {guards}"
+    used = gives_weights(mode, weighting, config.get("base-weighting"))
+    parts = [f"weights by {used}"]
+    if used != weighting:
+        parts.append(f"{weighting} {mode}")
+    if config.get("aggregation") in UNWEIGHED:
+        parts.append(f"aggregation {config['aggregation']}, which takes no weights")
+    parts.append(f"guards {guards_at_work(config.get('guards', 'off'), mode, weighting)}")
+    return "; ".join(parts)
 
 
 def _trust(record: RoundRecord | None) -> Iterator[str]:

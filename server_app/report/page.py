@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from common.ledger import ModelCard
 from common.text import shorten
-from common.traits import guards_at_work
+from common.traits import UNWEIGHED, filter_width, guards_at_work, is_scored
 from server_app.report.charts import clients_over_rounds, progress, trust
 from server_app.report.contribution import Contribution, contributions
 from server_app.report.drift import drift
@@ -157,6 +157,7 @@ def _facts(run: RunView) -> Html:
         "Local rule": _rule(config),
         "Weighting": _weighting(config),
         "Contribution": _contribution(config),
+        "Aggregation": _aggregation(config),
         "Guards": _guards(config),
         "Accuracy and loss": _measured(run),
         "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
@@ -168,9 +169,8 @@ def _facts(run: RunView) -> Html:
 def _filter(config: Mapping[str, object], model: ModelCard) -> str:
     if config.get("filter") == "none":
         return "none"
-    ratio = f"ratio {config.get('filter-ratio', NONE)}"
     name = str(config.get("filter", NONE)).upper()
-    return f"{name}, {ratio}, on {model.filtered_tensors} of {model.tensors} tensors"
+    return f"{name}, {filter_width(config)}, on {model.filtered_tensors} of {model.tensors} tensors"
 
 
 def _rule(config: Mapping[str, object]) -> str:
@@ -185,9 +185,16 @@ def _weighting(config: Mapping[str, object]) -> str:
 
 
 def _contribution(config: Mapping[str, object]) -> str:
+    if not is_scored(config.get("weighting")):
+        return "off – this weighting scores nobody"
     mode = _explained(config.get("contribution"), CONTRIBUTIONS)
     weighs = config.get("contribution") == "weight"
     return mode if weighs else f"{mode}; base weighting {config.get('base-weighting', NONE)}"
+
+
+def _aggregation(config: Mapping[str, object]) -> str:
+    name = str(config.get("aggregation", NONE))
+    return f"{name} – it takes no weights" if name in UNWEIGHED else name
 
 
 def _guards(config: Mapping[str, object]) -> str:

@@ -96,10 +96,10 @@ def issue(
     files = []
     for name in names:
         folder = out / name
-        files += [
-            writing.NewFile(folder / "ca.crt", ca),
-            writing.NewFile(folder / "node.toml", _node_toml(name, str(address)).encode()),
-        ]
+        files.append(writing.NewFile(folder / "ca.crt", ca))
+        # --force is about keys, not about an operator's settings, such as the policy.
+        if server or not os.path.lexists(folder / "node.toml"):
+            files.append(writing.NewFile(folder / "node.toml", _node_toml(name, str(address)).encode()))
         if public_key is None:
             files += making.node_key_files(folder, name)
         else:

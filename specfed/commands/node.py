@@ -130,7 +130,7 @@ def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:
     )
     not_enrolled = (
         f"{server} does not accept {key}: it is not enrolled there, was revoked, or another node with it "
-        "runs or died less than a minute ago"
+        "runs or died less than a minute ago; a server with --any-node takes this node without --key"
     )
     revoked = (
         f"{server} no longer accepts {key}: it was revoked, the server lost its state, or the clocks of the "

@@ -36,7 +36,7 @@ def server(
     tls_cert: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the server's certificate.")] = None,
     any_node: Annotated[
-        bool | None, typer.Option("--any-node", help="With TLS, take nodes that are not enrolled too.")
+        bool | None, typer.Option("--any-node", help="With TLS, take nodes that start without a --key, too.")
     ] = None,
     log_format: LogFormat = None,
 ) -> None:

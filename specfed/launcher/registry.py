@@ -27,7 +27,7 @@ class Node:
 
     id: int
     name: str  # empty for one that is not enrolled, on a server that takes such nodes
-    state: str  # "never seen", "online", "offline", "revoked"
+    state: str  # "never seen", "online", "offline", "revoked"; "gone" of one that was never enrolled
     last_seen: datetime | None
     key: ec.EllipticCurvePublicKey
 
@@ -44,7 +44,8 @@ def nodes(control: Address, ca: Path | None) -> list[Node]:
             Node(
                 info.node_id,
                 info.name,
-                _STATES.get(info.status, info.status),
+                # Flower strikes off a node without an enrolled key when it leaves.
+                "gone" if info.status == REVOKED and not info.name else _STATES.get(info.status, info.status),
                 _seen(info.status, info.last_deactivated_at),
                 bytes_to_public_key(info.public_key),
             )

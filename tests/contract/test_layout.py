@@ -22,6 +22,7 @@ KNOWS_FLOWER = (
     "client_app/memory.py",
     "strategies/drop_in.py",
     "strategies/flower.py",
+    "strategies/intake.py",
     "server_app/app.py",
     "server_app/roster.py",
     "specfed/launcher/*.py",

@@ -314,6 +314,6 @@ def test_a_site_that_clips_sends_no_gradients(federation: Federation) -> None:
     run = federation.run(nodes=nodes, rounds=1, diagnostics="gradients")
     (refused,) = [r.refused for r in run.records if isinstance(r, Joined)]
     assert refused == (
-        "PolicyError: this site clips what it sends, and diagnostics=gradients sends gradients as they are; "
+        "PolicyError: site-3: this site clips what it sends, and diagnostics=gradients sends gradients as they are; "
         "take diagnostics=updates"
     )

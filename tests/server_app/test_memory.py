@@ -255,7 +255,8 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_that_node(federation: Fede
     nodes = [*with_disks(federation, ("site-1", "site-2")), federation.node("site-3", state=str(file / "x"))]
     run = federation.run(nodes=nodes, algorithm="scaffold", rounds=1)
     (record,) = run.clients("site-3")
-    assert record.status == "error" and "this node's memory cannot be written in" in record.reason
+    assert record.status == "error"
+    assert record.reason == 'DataError: node "site-3" cannot keep its memory; its log says why'
 
 
 def test_algorithms_without_memory_write_nothing(federation: Federation) -> None:

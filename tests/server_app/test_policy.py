@@ -1,5 +1,6 @@
 """A site's policy: what it does not allow is refused by the node, and the coordinator reads why."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,27 @@ def refusals(run: Run) -> list[str]:
 @pytest.mark.parametrize(
     ("policy", "config", "sentence"),
     [
-        ("max-rounds = 2", {}, "PolicyError: this site takes part in at most 2 rounds; got 3"),
-        ("min-examples = 1000", {}, "PolicyError: this site trains on at least 1000 rows; it has fewer"),
+        (
+            'models = ["cnn5", "mlp4"]',
+            {},
+            'PolicyError: site-2: this site trains cnn5, mlp4; got model "tests.federation:small_net"',
+        ),
+        (
+            'metrics = ["train-loss"]',
+            {"weighting": "feddisco"},
+            "PolicyError: site-2: weighting feddisco needs to know how many rows of each class there are, and "
+            '"label-counts" is not among the metrics of this site',
+        ),
+        ("max-rounds = 2", {}, "PolicyError: site-2: this site takes part in at most 2 rounds; got 3"),
+        (
+            "min-examples = 1000",
+            {},
+            "PolicyError: site-2: this site trains on at least 1000 rows; it has fewer",
+        ),
         (
             "clip-norm = 1.0",
             {"algorithm": "scaffold"},
-            "PolicyError: this site clips what it sends, and algorithm scaffold needs exact updates; "
+            "PolicyError: site-2: this site clips what it sends, and algorithm scaffold needs exact updates; "
             "take one without memory, such as fedavg",
         ),
     ],
@@ -212,6 +228,32 @@ def test_a_policy_that_is_none(tmp_path: Path, text: str | None, sentence: str) 
         file.write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         read_policy(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [('max-rounds = "Anna"', ""), ("max-rounds", ""), ("max-rounds = 9", "a-file/anna-meier")],
+)
+def test_what_stands_in_a_policy_or_a_path_is_for_the_sites_log_alone(
+    federation: Federation, text: str, state: str
+) -> None:
+    (federation.tmp_path / "a-file").write_text("")
+    more = {"state": str(federation.tmp_path / state)} if state else {}
+    run = federation.run(nodes=with_policy(federation, text, **more), min_nodes=2, rounds=1)
+    told = refusals(run) or [r.reason for r in run.clients("site-2")]
+    assert len(told) == 1 and told[0].endswith("; its log says why")
+    ledger = (run.folder / "ledger.jsonl").read_text()
+    assert "Anna" not in ledger and "anna" not in ledger and "policy.toml" not in ledger
+
+
+def test_a_round_ends_where_nobody_waits_for_it_and_where_the_policy_says(federation: Federation) -> None:
+    nodes = with_policy(federation, "max-minutes = 0.005")  # 0.3 seconds
+    began = time.monotonic()
+    run = federation.run(nodes=nodes, rounds=1, local_epochs=10**6, round_timeout=1.0, max_failed_rounds=1)
+    assert time.monotonic() - began < 30
+    late = "OutOfTime: the round took longer than the server waits for it, or the site's policy allows"
+    assert {r.reason for r in run.clients()} == {late}
+    assert run.end.status == "failed"
 
 
 def test_without_a_file_everything_is_allowed() -> None:

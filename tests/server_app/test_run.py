@@ -576,3 +576,8 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
     assert left == "7 []"
     end = parse(last)
     assert isinstance(end, End) and (end.status, end.error) == ("failed", "RunFailed")
+
+
+def test_a_round_asks_as_many_nodes_as_it_needs_replies(federation: Federation) -> None:
+    run = federation.run(rounds=2, fraction_train=0.1, min_replies=2)
+    assert run.error is None and [r.sampled for r in run.rounds] == [2, 2]

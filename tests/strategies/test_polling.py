@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
 
+from specfed.local_grid import own_identity
 from strategies.flower import PollingGrid
 
 
@@ -45,8 +46,10 @@ class HalfSent:
 
 
 def test_a_reply_cut_off_in_the_middle_holds_up_neither_round_nor_roster() -> None:
+    with own_identity():
+        asked = [Message(RecordDict(), 1, "train")]
     for ask in (
-        lambda grid: grid.send_and_receive([None], timeout=0.5),
+        lambda grid: grid.send_and_receive(asked, timeout=0.5),
         lambda grid: [*grid.pull_messages(["a", "b"]), *grid.pull_messages(["c"])],
     ):
         started = time.monotonic()

@@ -125,6 +125,23 @@ def test_float_buffers_are_averaged_and_counters_take_the_maximum() -> None:
     assert merged["count"] == 7 and merged["count"].dtype == np.int64
 
 
+@pytest.mark.parametrize("kind", ["median", "trimmed-mean", "krum", "multi-krum", "geometric-median"])
+def test_no_single_client_moves_buffers_where_the_aggregate_is_robust(kind: str) -> None:
+    """Of an even number, counters take the upper one of the two in the middle."""
+
+    def reply(name: str, mean: float, count: int) -> Reply:
+        buffers = {"mean": np.array([mean], np.float32), "count": np.array(count)}
+        return Reply(name, {"head.weight": np.ones((3, 2))}, buffers, 1)
+
+    said = [("a", 1.0, 7), ("b", 2.0, 9), ("c", 4.0, 8), ("d", 1e30, 2**63 - 1)]
+    head = Head("head.weight", None, (3, 2))
+    round_ = Round(1, {"head.weight": np.zeros((3, 2))}, head, tuple(reply(*one) for one in said))
+    recipe = presets.build(config(weighting="uniform", aggregation=kind))
+    _, outcome = recipe.run(RecipeState(), round_, round_.clients)
+    assert outcome.buffers["mean"] == pytest.approx([3.0]) and outcome.buffers["mean"].dtype == np.float32
+    assert outcome.buffers["count"] == 9 and outcome.buffers["count"].dtype == np.int64
+
+
 def test_replies_must_stand_in_the_order_of_distinct_names() -> None:
     good = head_round({"a": RICH, "b": POOR})
     for replies in (good.replies[::-1], (good.replies[0], good.replies[0])):

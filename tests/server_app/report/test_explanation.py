@@ -2,6 +2,7 @@
 
 import pytest
 
+from common.config import RunConfig, Value
 from common.errors import ConfigError
 from common.ledger import ClientRecord, Record
 from server_app.report.explanation import explain
@@ -88,3 +89,22 @@ def test_what_the_ledger_does_not_know(
     with pytest.raises(ConfigError) as refused:
         lines(*arguments, ledger=ledger)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"weighting": "examples", "contribution": "observe"}, "weights by examples; guards off"),
+        ({"contribution": "observe"}, "weights by uniform; spectralfuse observe; guards observe"),
+        ({"contribution": "off", "base-weighting": "examples"}, "weights by examples; spectralfuse off"),
+        (
+            {"aggregation": "krum"},
+            "weights by spectralfuse; aggregation krum, which takes no weights; guards",
+        ),
+    ],
+)
+def test_the_weights_are_those_that_the_run_used(keys: dict[str, Value], says: str) -> None:
+    begun = header("a", "b")
+    config = RunConfig.read({"weighting": "spectralfuse", **keys}, "the test").as_dict()
+    ledger: list[Record] = [begun.model_copy(update={"config": config}), accepted(1, "a", 0.3, 0.6), done(1)]
+    assert any(line.startswith(f"round 1: {says}") for line in lines(1, "a", ledger=ledger))

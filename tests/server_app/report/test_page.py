@@ -25,7 +25,7 @@ def test_the_page_holds_the_values(tmp_path: Path) -> None:
         "accuracy 75.0 % loss 1.500 rounds 3 of 3 nodes 3 time 71 s",
         "cnn5, 61,234 parameters in 10 tensors",
         "fc2.weight (10 × 64)",
-        "FFT, ratio 0.05, on 6 of 10 tensors",
+        "FFT, r=0.05, on 6 of 10 tensors",
         "measured on the nodes’ own validation rows, round 3",
         "3 with 300 training examples as they report them",
         "From 25.0 % in round 1 to 75.0 % in round 3; best: 75.0 % in round 3.",

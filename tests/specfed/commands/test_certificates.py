@@ -45,6 +45,12 @@ def test_init_and_issue_never_overwrite_unasked(made: Path) -> None:
     replace(made / "server" / "server.toml", "control-port = 8000", "control-port = 8001")
     certificates.init(["a.org"], made, force=True)
     assert "8001" in (made / "server" / "server.toml").read_text()  # an operator's settings stay
+    replace(made / "site-a" / "node.toml", '# policy = "policy.toml"', 'policy = "policy.toml"')
+    certificates.issue(["site-a"], made, force=True)
+    assert '\npolicy = "policy.toml"' in (made / "site-a" / "node.toml").read_text()
+    assert (made / "site-a" / "site-a.key").read_bytes() != before[made / "site-a" / "site-a.key"]
+    certificates.issue(["site-a"], made, server="b.org:9092", force=True)
+    assert 'server = "b.org:9092"' in (made / "site-a" / "node.toml").read_text()
     assert (made / "ca" / "ca.key").read_bytes() != before[made / "ca" / "ca.key"]
 
 

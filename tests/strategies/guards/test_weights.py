@@ -119,6 +119,20 @@ def test_buffers_are_those_of_who_is_left() -> None:
     )
 
 
+@pytest.mark.parametrize("part", ["share", "relative"])
+def test_who_is_left_out_keeps_what_it_had_of_the_servers_model(part: str) -> None:
+    """As one whose reply did not come: it is not cut off with a model that was flagged."""
+    keys = {"weighting": "shapfed", "personalise": part, "guards": "weight"}
+    recipe = presets.build(RunConfig.read(keys, "the test"))
+    before, _ = recipe.run(RecipeState(), cohort(e=honest(5)), tuple("abcde"))
+    after, outcome = recipe.run(before, cohort(e=draw(50)), tuple("abcde"))
+    assert outcome.dropped == ("e",)
+    assert after.personal.parts["e"] == before.personal.parts["e"] > 0
+    assert after.weights["e"] == before.weights["e"]
+    for name, x in before.personal.models["e"].items():
+        assert (after.personal.models["e"][name] == x).all()
+
+
 def test_a_recipe_tells_where_the_guards_take_none() -> None:
     recipe = presets.build(RunConfig.read({"weighting": "uniform", "guards": "weight"}, "the test"))
     round_ = round_of({name: draw(i) for i, name in enumerate("abc")})
