@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.errors import DataError
+
 Array = npt.NDArray[Any]
 
 _FORMAT = 2
@@ -59,7 +61,10 @@ def root() -> Path:
 
 
 def _key(name: Sequence[object], files: Sequence[Path]) -> str:
-    stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
+    try:
+        stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in files for stat in [path.stat()]]
+    except OSError as error:  # such as a link to nowhere
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from None
     text = json.dumps([_FORMAT, name, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

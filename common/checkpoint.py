@@ -75,7 +75,7 @@ def load_latest(folder: Path) -> Checkpoint:
             for part in PARTS
         }
         return Checkpoint(int(meta["round"]), state=meta["state"], **parts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"the checkpoint {latest} cannot be read: {error}") from None
 
 

@@ -259,7 +259,7 @@ class RunConfig(Checked):
         """The configuration in the ``config.json`` of a run's folder. Raises ConfigError if it holds none."""
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"configuration {file} cannot be read: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"configuration {file} is not a mapping of keys to values")

@@ -154,7 +154,7 @@ def _from_table(where: str, table: Any) -> Raw:
 
 
 def _file(where: str, cell: dict[str, Any] | None) -> IO[bytes] | Path:
-    if cell is None:
+    if cell is None or (cell["path"] is None and cell["bytes"] is None):
         raise DataError(f"{where} has no picture")
     return Path(cell["path"]) if cell["bytes"] is None else BytesIO(cell["bytes"])
 

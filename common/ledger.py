@@ -226,9 +226,13 @@ class LedgerWriter:
             os.ftruncate(self._file.fileno(), before)
             raise
 
+    def sync(self) -> None:
+        """Flush to the disk itself."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Flush to the disk itself and close."""
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -148,6 +148,7 @@ class RunFolder:
             {TRAIL: recipe.trail} if len(recipe.trail) else {},
         )
         with _writing(self.path):
+            self._ledger.sync()  # no checkpoint of a round that the ledger may lose
             checkpoint.save(self.path / CHECKPOINTS, whole, keep)
             checkpoint.save_arrays(self.path / MODEL, {**arrays, **state.buffers})
 
@@ -237,6 +238,8 @@ def _past(path: Path, config: RunConfig) -> Past:
     _require_same(path, config)
     latest, state, elapsed = load_state(path)
     records = list(read(path / LEDGER))
+    if not any(isinstance(record, Header) for record in records):
+        raise DataError(f"the ledger of run {run} does not tell how it began; start it anew")
     end = records[-1]
     ended = isinstance(end, End) and end.status in ("completed", "completed-degraded")
     fewest = latest.round + ended

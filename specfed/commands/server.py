@@ -106,7 +106,7 @@ def what_ran(runs: Path, since: float) -> Iterator[str]:
             continue
         name, end = file.parent.name, records[-1]
         rounds = max((r.round for r in records if not isinstance(r, Header | End)), default=0)
-        planned = records[0].config["rounds"]
+        planned = records[0].config.get("rounds", "?")
         if isinstance(end, End) and end.status != "stopped":
             yield f"run {name} · {end.status} · {end.rounds} of {planned} rounds"
         elif finished(file.parent / "checkpoints"):

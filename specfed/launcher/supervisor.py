@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from common.patience import ask_soon
+from common.text import visible
 from specfed.launcher import naps, warm
 
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
@@ -54,6 +55,7 @@ def _superlink() -> None:
     from flwr.superlink.cli import flower_superlink
 
     naps.patch_http()
+    _log_visibly()
     _refuse_other_versions()
     flower_superlink()
 
@@ -70,9 +72,23 @@ def _supernode() -> None:
 
     if not (naps.patch_node() and ask_soon()):
         logging.getLogger("flwr").warning("specfed knows no shorter polling for this Flower")
+    _log_visibly()
     threading.excepthook = _in_a_line
     _leave_in_peace("flwr.supernode.start_client_internal")
     flower_supernode()
+
+
+def _log_visibly() -> None:
+    """Make each message one visible line: Flower quotes what the other end sent, such as an app's hash, and
+    that must neither look like a line of ours nor move the operator's terminal."""
+    make = logging.getLogRecordFactory()
+
+    def visibly(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = make(*arguments, **more)
+        record.msg, record.args = visible(record.getMessage()), ()
+        return record
+
+    logging.setLogRecordFactory(visibly)
 
 
 def _leave_in_peace(place: str) -> None:

@@ -581,3 +581,19 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_leaves_nothing_half_written(
 def test_a_round_asks_as_many_nodes_as_it_needs_replies(federation: Federation) -> None:
     run = federation.run(rounds=2, fraction_train=0.1, min_replies=2)
     assert run.error is None and [r.sampled for r in run.rounds] == [2, 2]
+
+
+@pytest.mark.parametrize("ledger", [b"", b'{"kind":"header"', b"\0" * 64])
+def test_a_ledger_that_lost_its_beginning_is_told(federation: Federation, ledger: bytes) -> None:
+    run = federation.run("run", rounds=1)
+    (run.folder / "ledger.jsonl").write_bytes(ledger)
+    again = federation.run(resume="run", rounds=2)
+    assert str(again.error) == "the ledger of run run does not tell how it began; start it anew"
+
+
+@pytest.mark.parametrize(("file", "error"), [("config.json", ConfigError), ("state.json", DataError)])
+def test_files_nested_beyond_reason_are_told(federation: Federation, file: str, error: type) -> None:
+    run = federation.run("run", rounds=1)
+    (damaged,) = run.folder.rglob(file)
+    damaged.write_text("[" * 200_000)
+    assert type(federation.run(resume="run", rounds=2).error) is error

@@ -143,3 +143,9 @@ def test_the_naming_tells_other_classes_and_another_order_apart(tmp_path: Path) 
     assert a.naming == b.naming == load(str(tmp_path / "a"), "train").naming  # from the cache
     assert len({a.naming, c.naming, d.naming}) == 3
     assert a.rows(np.array([1])).names == a.names
+
+
+def test_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "a.png").symlink_to(tmp_path / "gone.png")
+    assert refusal(str(tmp_path), "train").endswith("a.png cannot be read: No such file or directory")

@@ -1,5 +1,7 @@
 """.npz files, and the checks that all sources share."""
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +136,23 @@ def test_an_npz_file_never_runs_code(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     np.savez(path, x=np.array([print], dtype=object), y=np.array([0]), allow_pickle=True)
     assert refusal(path) == f"{path} is not a readable .npz file of numbers (ValueError)"
+
+
+def test_an_archive_that_lies_is_refused(tmp_path: Path) -> None:
+    """About how an array begins, its compression, being encrypted, or it claims what no memory holds."""
+    whole = npz(tmp_path / "whole.npz", x=np.zeros((2, 3)), y=[0, 1]).read_bytes()
+    central = whole.index(b"PK\x01\x02")
+    files = {
+        "header": whole.replace(b"(2, 3)", b"(2,9e9"),
+        "method": whole[: central + 10] + b"\x63" + whole[central + 11 :],
+        "encrypted": whole[: central + 8] + b"\x01" + whole[central + 9 :],
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+    claim = io.BytesIO()
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (2, 10**15)}
+    np.lib.format.write_array_header_1_0(claim, shape)
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("x.npy", claim.getvalue())
+    for name in (*files, "huge"):
+        assert "is not a readable .npz file of numbers" in refusal(tmp_path / f"{name}.npz"), name

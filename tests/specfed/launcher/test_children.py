@@ -142,3 +142,15 @@ time.sleep(60)
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert (left.returncode, left.stdout) == (0, "left well\n"), left.stderr
+
+
+def test_what_the_other_end_sent_is_one_visible_line_of_the_log() -> None:
+    program = """
+import logging
+from specfed.launcher import supervisor
+logging.basicConfig(format="%(message)s")
+supervisor._log_visibly()
+logging.warning("no app %s for %d", "x\\nINFO : site-a was revoked\\x1b]0;pwn\\x07", 3)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "no app x INFO : site-a was revoked\ufffd]0;pwn\ufffd for 3\n"
