@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import measure
-from benchmarks.resnet18 import resnet18
 from benchmarks.training import CLASSES, SHAPE, gradients_of, training_step
 from common import models
 from common.filters import FilterSettings, build, low_bins
@@ -62,7 +61,7 @@ def naive_gd(x: Tensor) -> Tensor:
 NAIVE = {"fft": naive_fft, "lap-d": naive_lap_d, "gd": naive_gd}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet20": lambda: models.build("resnet20", SHAPE, CLASSES, seed=0),
-    "resnet18": lambda: resnet18(CLASSES),
+    "resnet18": lambda: models.build("resnet18", SHAPE, CLASSES, seed=0),
 }
 
 

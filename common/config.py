@@ -98,7 +98,11 @@ class RunConfig(Checked):
     rounds: Count = Field(10, description="rounds of training and aggregation")
     resume: str = Field("", description="id of an earlier run to go on with, from its checkpoint")
 
-    model: str = Field("cnn5", description="mlp4, cnn5, resnet20, or module:function")
+    model: str = Field(
+        "cnn5",
+        description="mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny, or "
+        "module:function",
+    )
     head: str = Field("", description="name of the head's weight; empty finds it by its shape")
 
     algorithm: AlgorithmName = Field("fedavg", description="the nodes' local algorithm")

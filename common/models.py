@@ -1,31 +1,27 @@
 """Models by name, their first parameters, and which parameter is the classifier's head.
 
-A model is any ``nn.Module`` that turns a batch of inputs into logits of shape (batch, classes). The
-built-in ones carry no BatchNorm: its statistics are not parameters and differ between nodes, so
-``resnet20`` has GroupNorm in its place.
+A model is any ``nn.Module`` that turns a batch of inputs into logits of shape (batch, classes).
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil, inf, prod
-from typing import final
+from functools import partial
+from math import inf
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from common import memo
 from common.errors import ModelError, nearest
+from common.nets import Cnn5, Mlp4, ResidualBlock, ResNet, Shape
 from common.plugins import call, is_plugin
 from common.seeding import torch_seed
 
-Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], nn.Module]
 
-_NORM_GROUPS = 8
 _LISTED = 12  # tensors that an error about the head lists
 
 
@@ -36,122 +32,6 @@ class Head:
     weight: str
     bias: str | None
     shape: Shape  # (classes, ...)
-
-
-@final
-class Mlp4(nn.Module):
-    """Four linear layers with ReLU, for inputs of any shape."""
-
-    def __init__(self, input_shape: Shape, classes: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(prod(input_shape), 200)
-        self.fc2 = nn.Linear(200, 100)
-        self.fc3 = nn.Linear(100, 50)
-        self.fc4 = nn.Linear(50, classes)
-        _start_like_he(self.fc1, self.fc2, self.fc3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, classes) for inputs (batch, *input_shape)."""
-        x = F.relu(self.fc1(x.flatten(1)))
-        x = F.relu(self.fc2(x))
-        x = F.relu(self.fc3(x))
-        logits: Tensor = self.fc4(x)
-        return logits
-
-
-@final
-class Cnn5(nn.Module):
-    """Three convolutions and two linear layers, for images of at least 4x4.
-
-    The last pooling leaves at most 4x4 positions, whatever the image's size.
-    """
-
-    def __init__(self, input_shape: Shape, classes: int) -> None:
-        super().__init__()
-        channels, height, width = input_shape
-        self.conv1 = nn.Conv2d(channels, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 48, 3, padding=1)
-        self.conv3 = nn.Conv2d(48, 64, 3, padding=1)
-        sides = (height // 4, width // 4)  # after two poolings
-        # Fixed windows, because adaptive pooling has no repeatable gradient on CUDA.
-        self.window = (ceil(sides[0] / 4), ceil(sides[1] / 4))
-        positions = (sides[0] // self.window[0]) * (sides[1] // self.window[1])
-        self.fc1 = nn.Linear(64 * positions, 64)
-        self.fc2 = nn.Linear(64, classes)
-        _start_like_he(self.conv1, self.conv2, self.conv3, self.fc1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, classes) for images (batch, channels, height, width)."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv3(x)), self.window)
-        x = F.relu(self.fc1(x.flatten(1)))
-        logits: Tensor = self.fc2(x)
-        return logits
-
-
-@final
-class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut without parameters (option A of the paper)."""
-
-    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-        self.padding = (channels_out - channels_in) // 2
-        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.GroupNorm(_NORM_GROUPS, channels_out)
-        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
-        self.norm2 = nn.GroupNorm(_NORM_GROUPS, channels_out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels_in, h, w) -> (batch, channels_out, h / stride, w / stride)."""
-        inner = F.relu(self.norm1(self.conv1(x)))
-        inner = self.norm2(self.conv2(inner))
-        return F.relu(inner + self._shortcut(x))
-
-    def _shortcut(self, x: Tensor) -> Tensor:
-        if self.stride == 1:
-            return x
-        strided = x[:, :, :: self.stride, :: self.stride]
-        return F.pad(strided, (0, 0, 0, 0, self.padding, self.padding))
-
-
-@final
-class ResNet20(nn.Module):
-    """ResNet-20 in its CIFAR form (He et al., 2016, section 4.2), with GroupNorm (Wu & He, 2018).
-
-    Three stages of 16, 32 and 64 channels with three blocks each, for images of at least 4x4.
-    """
-
-    def __init__(self, input_shape: Shape, classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)
-        self.norm1 = nn.GroupNorm(_NORM_GROUPS, 16)
-        self.stage1 = _stage(16, 16, stride=1)
-        self.stage2 = _stage(16, 32, stride=2)
-        self.stage3 = _stage(32, 64, stride=2)
-        self.fc = nn.Linear(64, classes)
-        _start_like_he(*(module for module in self.modules() if isinstance(module, nn.Conv2d)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, classes) for images (batch, channels, height, width)."""
-        x = F.relu(self.norm1(self.conv1(x)))
-        x = self.stage3(self.stage2(self.stage1(x)))
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
-
-
-def _start_like_he(*layers: nn.Conv2d | nn.Linear) -> None:
-    """Initialise layers before a ReLU as He et al. (2015) do, so that signals keep their size."""
-    for layer in layers:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-
-
-def _stage(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
-    first = ResidualBlock(channels_in, channels_out, stride)
-    return nn.Sequential(first, *(ResidualBlock(channels_out, channels_out, 1) for _ in range(2)))
 
 
 def _for_images(name: str, builder: Builder) -> Builder:
@@ -166,10 +46,21 @@ def _for_images(name: str, builder: Builder) -> Builder:
     return checked
 
 
+def _of_torchvision(name: str) -> Builder:
+    def builder(input_shape: Shape, classes: int) -> nn.Module:
+        from common import vision  # loads torchvision, which a node without such a model can do without
+
+        return vision.NETS[name](input_shape, classes)
+
+    return _for_images(name, builder)
+
+
 MODELS: dict[str, Builder] = {
     "mlp4": Mlp4,
     "cnn5": _for_images("cnn5", Cnn5),
-    "resnet20": _for_images("resnet20", ResNet20),
+    "resnet20": _for_images("resnet20", ResNet),
+    "wrn56-2": _for_images("wrn56-2", partial(ResNet, blocks=9, width=2)),
+    **{name: _of_torchvision(name) for name in ("resnet18", "resnet50", "densenet121", "vit-tiny")},
 }
 
 
@@ -204,7 +95,7 @@ def _size_to_keep(model: nn.Module) -> float:
     A function inside a user's module, or a hook, may refer to the very module it was made for. Only PyTorch's
     own layers and the classes above, with nothing attached to them, are certain to come out as they went in.
     """
-    ours = {Mlp4, Cnn5, ResNet20, ResidualBlock}
+    ours = {Mlp4, Cnn5, ResNet, ResidualBlock}
     plain = all(
         (type(part) in ours or type(part).__module__.startswith("torch.nn.modules."))
         and not any("hooks" in name and value for name, value in vars(part).items())

@@ -11,11 +11,23 @@ from torch import nn
 
 from common import memo
 from common.errors import ModelError
-from common.models import MODELS, Head, ResidualBlock, build, count_parameters, require_logits, resolve_head
+from common.models import MODELS, Head, build, count_parameters, require_logits, resolve_head
+from common.nets import ResidualBlock
 from tests.modules import importable
 
 REPO = Path(__file__).parents[2]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 4, 4), (1, 9, 30), (3, 64, 48)]
+
+
+KNOWN = "mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny"
+
+
+def fits(name: str, shape: tuple[int, ...]) -> bool:
+    """Transformers take squares of whole patches, and DenseNet halves an image four times."""
+    return {"vit-tiny": shape[1] == shape[2], "densenet121": min(shape[1:]) >= 8}.get(name, True)
+
+
+FITTING = [(name, shape) for name in MODELS for shape in SHAPES if fits(name, shape)]
 
 
 def digest(model: nn.Module) -> str:
@@ -56,8 +68,7 @@ class OfAUser(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "shape"), FITTING)
 def test_every_model_gives_logits_and_gradients(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 7, seed=0)
     logits = model(torch.randn(2, *shape))
@@ -72,9 +83,27 @@ def test_every_model_gives_logits_and_gradients(name: str, shape: tuple[int, ...
 #   9*32+32 + 9*32*48+48 + 9*48*64+64 + 256*64+64 + 64*10+10 = 59,002.
 # resnet20 on 3x32x32: convolutions 432 + 13,824 + 50,688 + 202,752, norms 1,376, fc 650 = 269,722,
 #   in 19 convolutions, 19 norms of two tensors, and fc's two: 59 tensors.
+# wrn56-2: the stem 432, 9 blocks a stage of 32, 64 and 128 channels, 55 norms of two tensors, fc 1,290:
+STAGES = [(16, 32), (32, 64), (64, 128)]
+WRN = 432 + 2 * 16 + sum(9 * i * o + 17 * 9 * o * o + 18 * 2 * o for i, o in STAGES) + 128 * 10 + 10
+# resnet18, resnet50 and densenet121: torchvision's of 1000 classes less 990 outputs, and a 3x3 stem for the 7x7 one.
+# vit-tiny on 64 patches of 4x4x3: 192 * 48 + 192, a token, 65 positions, 12 layers of 12 * 192^2 + 13 * 192 numbers,
+# a norm, and the head.
+VIT = 192 * 48 + 192 + 192 + 65 * 192 + 12 * (12 * 192**2 + 13 * 192) + 2 * 192 + 192 * 10 + 10
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "parameters", "tensors"),
-    [("mlp4", (1, 8, 8), 38_660, 8), ("cnn5", (1, 8, 8), 59_002, 10), ("resnet20", (3, 32, 32), 269_722, 59)],
+    [
+        ("mlp4", (1, 8, 8), 38_660, 8),
+        ("cnn5", (1, 8, 8), 59_002, 10),
+        ("resnet20", (3, 32, 32), 269_722, 59),
+        ("wrn56-2", (3, 32, 32), WRN, 167),
+        ("resnet18", (3, 32, 32), 11_173_962, 62),
+        ("resnet50", (3, 32, 32), 23_520_842, 161),
+        ("densenet121", (3, 32, 32), 6_956_426, 364),
+        ("vit-tiny", (3, 32, 32), VIT, 152),
+    ],
 )
 def test_sizes(name: str, shape: tuple[int, ...], parameters: int, tensors: int) -> None:
     model = build(name, shape, 10, seed=0)
@@ -166,10 +195,9 @@ def test_a_function_of_the_users_own(own_models: None) -> None:
     [
         (
             "resnet2",
-            'unknown model "resnet2"; takes mlp4, cnn5, resnet20 or module:function. '
-            'Did you mean "resnet20"?',
+            f'unknown model "resnet2"; takes {KNOWN} or module:function. Did you mean "resnet20"?',
         ),
-        ("x", 'unknown model "x"; takes mlp4, cnn5, resnet20 or module:function.'),
+        ("x", f'unknown model "x"; takes {KNOWN} or module:function.'),
         ("own_modls:f", '"own_modls:f": there is no module "own_modls" on the Python path'),
         (
             "own_models:liner",
@@ -194,6 +222,48 @@ def test_models_that_cannot_be_built(own_models: None, name: str, sentence: str)
 def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=rf'"{name}" takes images .* at least 4x4; .* shape \({shape[0]}'):
         build(name, shape, 10, seed=0)
+
+
+def test_torchvisions_nets_have_its_own_sizes_but_for_stem_and_classes() -> None:
+    vision = pytest.importorskip("torchvision.models")
+    for name, width in (("resnet18", 512), ("resnet50", 2048), ("densenet121", 1024)):
+        theirs = sum(p.numel() for p in getattr(vision, name)().parameters())
+        small, large = ((3, side, side) for side in (32, 64))
+        assert count_parameters(build(name, large, 10, 0)) == theirs - 990 * (width + 1)
+        stem = 64 * 3 * (7 * 7 - 3 * 3)
+        assert count_parameters(build(name, small, 10, 0)) == theirs - 990 * (width + 1) - stem
+        assert not any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in build(name, small, 10, 0).modules()
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        (
+            "vit-tiny",
+            (3, 30, 30),
+            "square images, of a multiple of 4 pixels a side at this size; the data has 30x30",
+        ),
+        ("vit-tiny", (3, 64, 80), "square images, of a multiple of 16 pixels a side at this size"),
+        ("densenet121", (3, 7, 8), "takes images of at least 8x8"),
+    ],
+)
+def test_images_that_a_net_cannot_cut_or_halve(name: str, shape: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        build(name, shape, 10, seed=0)
+
+
+def test_without_torchvision_the_others_are_there(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from common.errors import ModelError; from common.models import build\n"
+        "build('resnet20', (1, 8, 8), 3, 0)\n"
+        "try: build('resnet18', (1, 8, 8), 3, 0)\n"
+        "except ModelError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("this model needs torchvision, which cannot be imported: ")
 
 
 # The head
@@ -385,7 +455,6 @@ def test_looking_for_logits_teaches_the_model_nothing() -> None:
     assert [part.training for part in model.modules()] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("name", "shape"), FITTING)
 def test_our_models_give_logits(name: str, shape: tuple[int, ...]) -> None:
     require_logits(build(name, shape, 7, seed=0), shape, 7)
