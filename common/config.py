@@ -332,6 +332,11 @@ class RunConfig(Checked):
                 f"{self.algorithm} takes server-optimizer=sgd and server-learning-rate=1; "
                 f"got {self.server_optimizer} and {self.server_learning_rate}"
             )
+        if "sent" in self.sites and self.traits.exact:
+            raise ValueError(
+                "filter-sites=sent takes an algorithm without memory of its own updates, such as fedavg; "
+                f"got {self.algorithm}"
+            )
         if self.uplink == "kept-bins":
             self._low_bins_stay()
         self._only_with("shapfed", "personalise", self.personalise, "off")

@@ -6,15 +6,16 @@ from strategies.round import Round, Vector
 
 
 def deviation_products(round_: Round) -> Vector:
-    """Inner products of the updates' deviations from their plain mean, over the whole model, (m, m).
+    """Inner products of the updates' deviations from their coordinates' median, of the whole model, (m, m).
 
-    Around the mean, not around zero: differences of near-equal updates then keep their digits.
+    Around it, not around zero: differences of near-equal updates then keep their digits. Nor around the
+    mean, which one huge update moves so far that the others' differences are lost.
     """
     size = len(round_.replies)
     total = np.zeros((size, size))
     for name in round_.model:
         rows = np.stack([np.asarray(r.update[name], dtype=np.float64).ravel() for r in round_.replies])
-        rows -= rows.mean(axis=0)
+        rows -= np.median(rows, axis=0)
         # Not rows @ rows.T: with BLAS the number of threads would change the last bits.
         total += np.einsum("ip,jp->ij", rows, rows)
     return total

@@ -89,11 +89,18 @@ class RankAdaptiveKalman:
 
 def rank_correlation(a: Vector, b: Vector) -> float:
     """Spearman's rho with average ranks for ties; 0 for fewer than three clients or if all are tied."""
+    a, b = _without_rounding(a), _without_rounding(b)
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     from scipy import stats  # half a second of CPU time, which only this filter's runs need
 
     return float(stats.spearmanr(a, b).statistic)
+
+
+def _without_rounding(values: Vector) -> Vector:
+    """Values of which those that differ by rounding alone are equal: ranks would make much of it."""
+    peak = np.abs(values).max(initial=0.0)
+    return np.round(values / peak, 12) if peak > 0 else values
 
 
 def _to_mass(values: Vector, prior: Vector) -> Vector | None:

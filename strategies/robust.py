@@ -67,11 +67,12 @@ def geometric_median(round_: Round, weights: Vector) -> Mapping[str, Vector]:
     parts = weights
     for _ in range(WEISZFELD_STEPS):
         distances = np.sqrt(np.diag(around(parts, products)).clip(min=0.0))
-        if not distances.any():
+        typical = _weighted_median(distances, weights)
+        if typical == 0:  # half of the weight lies at the point: it is the median
             break
-        pulls = weights / np.maximum(distances, CLOSEST * distances.max())
+        pulls = weights / np.maximum(distances, CLOSEST * typical)
         before, parts = parts, pulls / pulls.sum()
-        if np.abs(parts - before).max() < WEISZFELD_TOLERANCE:
+        if (np.abs(parts - before) <= WEISZFELD_TOLERANCE * before).all():
             break
     return weighted_sum(round_, parts)
 
@@ -84,6 +85,13 @@ AGGREGATES: dict[str, Aggregate] = {
     "multi-krum": multi_krum(),
     "geometric-median": geometric_median,
 }
+
+
+def _weighted_median(values: Vector, weights: Vector) -> float:
+    """The smallest value that half of the weight does not exceed."""
+    order = np.argsort(values, kind="stable")
+    half = np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)
+    return float(values[order[min(int(half), len(order) - 1)]])
 
 
 def _each_coordinate(round_: Round, combine: Callable[[Vector], Vector]) -> Mapping[str, Vector]:

@@ -175,6 +175,11 @@ def test_a_node_goes_round_as_well() -> None:
             "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got true and 0123, in exp.toml",
         ),
         (
+            {"algorithm": "scaffold", "filter-sites": "gradient,sent"},
+            "filter-sites=sent takes an algorithm without memory of its own updates, such as fedavg; got scaffold, "
+            "in exp.toml",
+        ),
+        (
             {"uplink": "kept-bins", "filter-sites": "perturbation,sent"},
             "uplink=kept-bins takes filter=fft on site gradient, weight-decay=0 and not ssf; "
             "got fft on perturbation,sent, 0.0 and fedavg, in exp.toml",

@@ -157,3 +157,13 @@ def test_with_equal_variances_the_sum_of_scores_is_kept(rounds: list[list[float]
         assert (now.variance["a"] < before) == bool(noise)
         assert sum(now.mean.values()) == pytest.approx(1.0)
         assert min(now.mean.values()) >= 0
+
+
+def test_what_differs_by_rounding_alone_is_a_tie() -> None:
+    """Ranks would make a whole order of the last bits, which a change of the order of sums turns round."""
+    tied = np.array([0.3, 0.1 + 0.2, 0.3 - 1e-16, 0.7])
+    assert rank_correlation(tied, np.array([4.0, 1.0, 2.0, 3.0])) == pytest.approx(
+        rank_correlation(np.array([0.3, 0.3, 0.3, 0.7]), np.array([4.0, 1.0, 2.0, 3.0]))
+    )
+    assert rank_correlation(tied[:3], np.array([1.0, 2.0, 3.0])) == 0.0
+    assert rank_correlation(np.array([1e-30, 2e-30, 3e-30]), np.array([1.0, 2.0, 3.0])) == pytest.approx(1)

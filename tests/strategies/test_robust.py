@@ -95,3 +95,29 @@ def test_few_or_equal_clients_give_what_they_sent(name: str, clients: int) -> No
     assert flat(AGGREGATES[name](same, equal(same))) == pytest.approx([0.1, 0.7])
     zero = points(*[(0, 0)] * clients)
     assert flat(AGGREGATES[name](zero, equal(zero))) == [0, 0]
+
+
+def with_outliers(size: float) -> tuple[Round, np.ndarray]:
+    """Eight updates close together, one apart, and one of this size; all of them by client, (10, 6)."""
+    draw = np.random.default_rng(0)
+    close = draw.normal(size=6) + 0.1 * draw.normal(size=(8, 6))
+    rows = np.vstack([close, 100 * draw.normal(size=6), size * draw.normal(size=6)])
+    return points(*map(tuple, rows)), rows
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e15, 1e30])
+def test_one_huge_update_costs_the_others_no_digit(size: float) -> None:
+    """Beside it all others are alike, and whoever stands apart would be one of them."""
+    round_, rows = with_outliers(size)
+    distances = np.square(rows[:, None] - rows[None]).sum(axis=2)
+    sums = np.sort(distances, axis=1)[:, 1:7].sum(axis=1)  # f = 2 leaves six neighbours
+    order = np.argsort(sums, kind="stable")
+    assert flat(krum()(round_, equal(round_))) == pytest.approx(rows[order[0]].tolist())
+    assert flat(multi_krum()(round_, equal(round_))) == pytest.approx(rows[order[:8]].mean(axis=0).tolist())
+    centre = np.array(flat(geometric_median(round_, equal(round_))))
+    assert np.linalg.norm(centre - rows[:8].mean(axis=0)) < 0.3  # two of ten pull it by less than that
+
+
+def test_where_half_of_the_weight_lies_is_the_geometric_median() -> None:
+    round_ = points((1, 2), (1, 2), (1, 2), (1e9, 0), (0, -1e20))
+    assert flat(geometric_median(round_, equal(round_))) == [1, 2]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from client_app.algorithms.fedfft import fedfft
 from client_app.algorithms.fedlesam import BackAlongTheWay
 from client_app.algorithms.fedsam import Asam, Sam
-from client_app.algorithms.rule import LocalContext
+from client_app.algorithms.rule import Ascent, LocalContext
 from common import filters
 from common.params import add, length, scale, sub
 from common.slots import DIRECTION, LAST_MODEL
@@ -85,3 +86,19 @@ def test_fedsmoo_by_hand() -> None:
     assert_equal(scale(float(length(u)) / 0.2, offset), u)
     after = ascent.after_step(offset, G, context)["ascent-dual"]
     assert_equal(after, sub(add(some(2), offset), some(1)))
+
+
+@pytest.mark.parametrize("ascent", [Sam(0.05), Asam(0.05)])
+def test_fedfft_with_its_length_restored_has_no_low_band_and_the_old_length(ascent: Ascent) -> None:
+    """ASAM's offset is not the gradient's direction: a filter before it would leave a low band."""
+    draw = torch.Generator().manual_seed(0)
+    g, w = ({"w": torch.randn(64, 36, generator=draw, dtype=torch.float64)} for _ in range(2))
+    phi, ctx = filters.lift(filters.FftHighPass(0.05)), LocalContext(w, 0.1)
+    algorithm = fedfft(ascent, phi, renorm=True)
+    plain = ascent.offset(algorithm.sites.ascent(g), w, ctx)
+    assert plain is not None
+    e = algorithm.sites.perturbation(plain)
+    assert float(e["w"].norm()) == pytest.approx(float(plain["w"].norm()))
+    assert float((e["w"] - phi(e)["w"]).norm()) < 1e-12
+    zero = {"w": torch.zeros(64, 36, dtype=torch.float64)}
+    assert torch.equal(algorithm.sites.perturbation(zero)["w"], zero["w"])

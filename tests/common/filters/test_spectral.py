@@ -287,3 +287,16 @@ def test_how_much_of_white_noise_the_filter_keeps() -> None:
     z = low_bins(0.05, 200_000)
     kept = (FftHighPass(0.05)(x).square().sum() / x.square().sum()).item()
     assert kept == pytest.approx(1 - (2 * z - 1) / 200_000, abs=0.003)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("mean", [0.0, 1e3])
+def test_rescaling_is_exact_for_little_that_stays_and_for_any_size(size: float, mean: float) -> None:
+    """In float32: the length of what the FFT filter leaves, also beside a mean that it takes away."""
+    x = size * (torch.randn(3, 65, generator=torch.Generator().manual_seed(0)) + mean)
+    wide = (x / size).double()
+    kept = FftHighPass(0.1)(wide).norm(dim=-1) / wide.norm(dim=-1)
+    out = L2Rescale(0.1)(x)
+    torch.testing.assert_close(
+        (out / size).double().norm(dim=-1) / wide.norm(dim=-1), kept, rtol=1e-5, atol=0
+    )
