@@ -11,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.codec import Bins, Make, Shape, bins, codec, coordinates, kept_bins, matrices
+from common.codec import Bins, Columns, Make, Rows, Shape, bins, codec, coordinates, kept_bins, matrices
 from common.config import RunConfig, Value
 from common.filters import FftHighPass, lift
 from common.params import Params
+from common.seeding import stream, uniforms
 from common.traffic import traffic
 
 SHAPES: dict[str, Shape] = {"wide": (3, 10, 2), "tall": (12, 3), "odd": (7, 7), "bias": (5,), "one": (1,)}
@@ -153,3 +154,17 @@ def test_ssf_sends_a_quarter_both_ways_and_changes_its_subspace_when_told(projec
     travels = traffic(run, shapes, set(), 1)
     assert np.array_equal(travels.encode_slot(x)["w"], sent[0])
     np.testing.assert_allclose(travels.as_received(x)["w"], travels.decode_update({"w": sent[0]})["w"])
+
+
+@pytest.mark.parametrize("name", ["wide", "tall", "odd"])
+def test_directions_do_not_hang_on_the_sign_that_a_library_chose(name: str) -> None:
+    """Along each drawn direction, less those before it, lies a column with a positive part of it."""
+    shape = SHAPES[name]
+    rows, rest = shape[0], math.prod(shape[1:])
+    short = min(rows, rest)
+    size = (short, max(1, round(0.4 * short)))
+    uniform = torch.from_numpy(uniforms(stream(7, "matrices", 2, name), math.prod(size)))
+    projector = matrices(0.4, 7, 2)(name, shape)
+    assert isinstance(projector, Rows | Columns)
+    upper = projector.q.T @ torch.special.ndtri(uniform).reshape(size)
+    assert (torch.diagonal(upper) > 0).all() and upper.tril(-1).abs().max() < 1e-12

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from common.models import Head
 from strategies import presets
 from strategies.aggregate import merged_buffers, weighted_sum
 from strategies.recipe import RecipeState
-from strategies.round import Reply, Round
+from strategies.round import Reply, Round, Vector
 from strategies.scorers import Ema, ScorerState
+from strategies.server_rule import ServerRule
+from strategies.signals import Reading
 from tests.strategies.rounds import entropy_by_svd, head_round, whole_round
 
 WEIGHTINGS = sorted(presets.PRESETS.keys() - {"fedlaw"})  # which looks at data: test_fedlaw.py
@@ -354,3 +357,32 @@ def test_a_round_takes_less_than_two_models_beside_the_replies_and_what_it_keeps
     size = sum(x.nbytes for x in model.values())
     assert sum(x.nbytes for x in state.step.values()) == pytest.approx(kept * size, rel=1e-3)
     assert peak < (2 + kept) * size
+
+
+def test_signals_see_the_last_weights_and_the_typical_one_of_who_is_new() -> None:
+    seen: list[list[float]] = []
+
+    def spy(round_: Round, previous: Vector) -> Reading:
+        seen.append(previous.tolist())
+        return Reading(np.ones(len(previous)))
+
+    recipe = replace(presets.build(config(weighting="spectralfed")), signals={"entropy": spy})
+    round_ = head_round({"a": RICH, "b": POOR, "c": RICH})
+    recipe.run(RecipeState(weights={"a": 0.2, "b": 0.4}), round_, round_.clients)
+    recipe.run(RecipeState(), round_, round_.clients)
+    assert seen == [pytest.approx([0.2, 0.4, 0.3]), [1.0, 1.0, 1.0]]
+
+
+def test_the_servers_half_of_an_algorithm_sees_updates_as_they_were_sent() -> None:
+    """Rescaled ones are for the sum alone: a control or a direction is made of what nodes did."""
+    lengths: list[float] = []
+
+    class Spy(ServerRule):
+        def step(self, state, round_, update, weights, population):  # type: ignore[no-untyped-def]
+            lengths.extend(float(np.linalg.norm(r.update["head.weight"])) for r in round_.replies)
+            return state, update
+
+    round_ = head_round({"a": RICH, "b": 50 * RICH})
+    recipe = replace(presets.build(config(weighting="uniform", update_clip=1.0)), rule=Spy())
+    recipe.run(RecipeState(), round_, round_.clients)
+    assert lengths == pytest.approx([3**0.5, 50 * 3**0.5])

@@ -38,3 +38,20 @@ def test_biases_zero_layers_and_lone_clients_are_not_shrunk() -> None:
     assert (update["w"] != plain["w"]).all()
     alone = whole_round({"a": updates}, model)
     assert (shrunk(weighted_sum)(alone, np.ones(1))["w"] == ONE).all()
+
+
+def test_the_spread_is_a_mean_over_clients_whose_distances_differ() -> None:
+    draw = np.random.default_rng(0)
+    model = {"w": draw.normal(size=(3, 4))}
+    moves = {
+        name: {"w": size * draw.normal(size=(3, 4))} for name, size in (("a", 0.1), ("b", 0.5), ("c", 1.5))
+    }
+    weights = np.array([0.2, 0.5, 0.3])
+    ours = shrunk(weighted_sum, 0.05)(whole_round(moves, model), weights)["w"]
+    centre = sum(one["w"] for one in moves.values()) / 3
+    spread = sum(np.linalg.norm(one["w"] - centre) for one in moves.values()) / 3
+    assert 0.01 < 0.05 * spread < 0.2
+    mean = sum(w * one["w"] for w, one in zip(weights, moves.values(), strict=True))
+    size = np.linalg.norm(model["w"])
+    expected = size / (size + 0.05 * spread * np.linalg.norm(mean)) * (model["w"] + mean)
+    assert model["w"] + ours == pytest.approx(expected)

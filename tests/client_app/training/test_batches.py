@@ -12,7 +12,7 @@ from client_app.algorithms.rule import LocalContext
 from client_app.training import LocalSettings, batches
 from common.datasets import Examples
 from common.errors import ModelError
-from common.params import copy_of
+from common.params import copy_of, trainable
 from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, job_of, mlp, run
 
 
@@ -94,3 +94,16 @@ def test_where_batch_norm_can_take_a_single_row_or_does_not_train_it_may() -> No
     assert run(pictures, PLAIN, data=one).steps == PLAIN.epochs
     frozen = nn.Sequential(mlp(), Frozen(4).double())
     assert run(frozen, dataclasses.replace(PLAIN, batch_size=1), data=examples(3)).steps == 3 * PLAIN.epochs
+
+
+def test_the_gradient_of_all_rows_weighs_rows_and_not_batches() -> None:
+    """22 rows in batches of 5: the last one has 2."""
+    model, data = mlp(), examples()
+    found = job_of(model, data, PLAIN).full_gradient(
+        LocalContext(copy_of(trainable(model)), 0.1, {}, {}, None)
+    )
+    loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(data.x)), torch.from_numpy(data.y))
+    for (name, _), g in zip(
+        model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
+        torch.testing.assert_close(found[name], g)
