@@ -332,6 +332,11 @@ class RunConfig(Checked):
                 f"{self.algorithm} takes server-optimizer=sgd and server-learning-rate=1; "
                 f"got {self.server_optimizer} and {self.server_learning_rate}"
             )
+        if self.traits.keeps_state and (self.aggregation != "mean" or self.update_clip):
+            raise ValueError(
+                "update-clip and robust kinds of aggregation take an algorithm without state on the server, "
+                f"which is made of all updates as they are; got {self.algorithm}"
+            )
         if "sent" in self.sites and self.traits.exact:
             raise ValueError(
                 "filter-sites=sent takes an algorithm without memory of its own updates, such as fedavg; "

@@ -23,6 +23,11 @@ class Algorithm:
     own_step: bool = False  # it fixes the server's step itself
     subspace: bool = False  # updates and the server's slots travel as coordinates in a subspace
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the server keeps something that it makes of all updates as they are."""
+        return self.exact or self.reads_steps
+
 
 @dataclass(frozen=True)
 class Filter:

@@ -4,7 +4,8 @@
     L(T) = sum_k p_k |D_k - Dbar| + sum_k p_k (1 - cos(w, w + D_k))
 
 A round's weights are p; then T goes a few Adam steps down the gradient of L, from a fresh optimiser. The
-rule favours whoever is close to the mean: a client that sends zeros gains weight.
+rule favours whoever is close to the mean: a client that sends zeros, too, where the others have little in
+common.
 
 The paper's code keeps T by position and starts it at the sizes that clients claim, whose softmax is almost
 equal weights. Here T belongs to a client's name and starts at 0.

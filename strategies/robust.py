@@ -13,9 +13,9 @@ from strategies.geometry import around, deviation_products, squared_distances
 from strategies.round import Round, Vector
 
 BAD_SHARE = 0.2  # of the clients, rounded down, that a round is taken to survive
-WEISZFELD_TOLERANCE = 1e-9  # the clients' parts in the median change by less: it is found
+WEISZFELD_TOLERANCE = 1e-9  # no client's part in the median changes by more of itself: it is found
 WEISZFELD_STEPS = 1000
-CLOSEST = 1e-6  # distances below this part of the longest one count as that
+CLOSEST = 1e-6  # distances below this part of the typical one count as that
 
 
 def median(round_: Round, weights: Vector) -> Mapping[str, Vector]:

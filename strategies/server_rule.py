@@ -1,7 +1,8 @@
 """The server's halves of the nodes' algorithms: what they remember, broadcast, and add to the update.
 
-A half sits between the aggregated update and the server's optimiser, so that any weighting, robust aggregate
-and optimiser goes with any algorithm. It meets the node's half in slot names alone (``common.slots``).
+A half sits between the aggregated update and the server's optimiser, so that any weighting and optimiser goes
+with any algorithm. It sees all replies as they are: no robust aggregate would hold what it makes of them. It
+meets the node's half in slot names alone (``common.slots``).
 
 Sums over all nodes ever known stand in the state, not means: a node that joins brings zeros, and the mean
 over ``population`` nodes is exact at once. ``c = mean(c_i)`` and ``h = mean(lambda_i)`` hold over all nodes,

@@ -6,9 +6,10 @@ layer's gradient, so every local step drops them::
     x = flatten(g)      X = rFFT(x)      X[0 .. z-1] = 0      Phi(g) = irFFT(X)      z = floor(r * nb)
 
 with ``nb = floor(d / 2) + 1`` bins for a tensor of ``d`` elements. Phi is an orthogonal projection, the
-same one on every node and in every round. Two consequences are worth knowing. With plain SGD and no
-weight decay the low bins of a filtered tensor never move from their initial values. And the filter takes
-5 % of the bins but often half of a weight gradient's energy: a step is shorter as well as turned.
+same one on every node and in every round. Two consequences are worth knowing. With plain SGD, no weight
+decay and a weighted mean the low bins of a filtered tensor never move from their initial values. And the
+filter takes 5 % of the bins but often half of a weight gradient's energy: a step is shorter as well as
+turned.
 
     fft         Phi                               controls
     lap-d       less a moving average             fft-high    the highest z bins go instead

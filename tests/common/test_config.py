@@ -174,6 +174,18 @@ def test_a_node_goes_round_as_well() -> None:
             {"uplink": "kept-bins", "filter-keep-dc": True},
             "uplink=kept-bins takes filter-keep-dc=false and filter-order=0123; got true and 0123, in exp.toml",
         ),
+        *(
+            (
+                {"algorithm": name, **keys},
+                "update-clip and robust kinds of aggregation take an algorithm without state on the server, which is "
+                f"made of all updates as they are; got {name}, in exp.toml",
+            )
+            for name, keys in (
+                ("feddyn", {"aggregation": "median"}),
+                ("scaffold", {"update-clip": 1.0}),
+                ("fedcm", {"aggregation": "krum"}),
+            )
+        ),
         (
             {"algorithm": "scaffold", "filter-sites": "gradient,sent"},
             "filter-sites=sent takes an algorithm without memory of its own updates, such as fedavg; got scaffold, "

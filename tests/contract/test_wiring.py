@@ -10,6 +10,8 @@ from client_app.algorithms.fedsam import Asam, Sam
 from client_app.algorithms.scaffold import Scaffold, ScaffoldFullGradient
 from client_app.algorithms.ssf import Ssf
 from common.config import RunConfig
+from common.errors import ConfigError
+from common.filters import FilterSettings, L2Rescale, builders, smoothing
 from common.params import Params
 from strategies import presets
 from strategies.fedlaw import FedLaw, Proxy
@@ -65,3 +67,21 @@ def test_published_constants() -> None:
     proxy = Proxy(1, lambda parameters, buffers, batch: next(iter(parameters.values())).sum())
     assert FedLaw(proxy) == FedLaw(proxy, learning_rate=0.01, betas=(0.5, 0.999), epochs=20)
     assert RunConfig().layer_shrinkage == 0.0 and entropy.RANK_ONE == 1e-6 and ROUNDS == 10
+
+
+def test_fedlesam_brings_the_servers_half_of_its_rule() -> None:
+    assert recipe(algorithm="fedlesam", lesam_rule="feddyn", dyn_alpha=0.3).rule == MeanDual(0.3)
+    assert recipe(algorithm="fedlesam", lesam_rule="scaffold").rule == Control()
+
+
+@pytest.mark.parametrize("name", ["feddyn", "fedspeed", "fedsmoo", "feddc"])
+def test_who_fixes_the_servers_step_takes_no_other(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} takes server-optimizer=sgd and server-learning-rate=1"):
+        RunConfig.read({"algorithm": name, "server-optimizer": "adam"}, "the test")
+
+
+def test_the_width_of_a_gaussian_reaches_as_far_as_its_tail() -> None:
+    assert len(smoothing.gaussian(5.4)) == 2 * 17 + 1  # ceil(16.2) on either side
+    assert builders.FILTERS["l2-rescale"](FilterSettings("l2-rescale", 0.1, keep_dc=True), "w", (9, 9)) == (
+        L2Rescale(0.1, True)
+    )

@@ -102,3 +102,8 @@ def test_fedfft_with_its_length_restored_has_no_low_band_and_the_old_length(asce
     assert float((e["w"] - phi(e)["w"]).norm()) < 1e-12
     zero = {"w": torch.zeros(64, 36, dtype=torch.float64)}
     assert torch.equal(algorithm.sites.perturbation(zero)["w"], zero["w"])
+
+
+def test_a_tiny_gradient_goes_as_far_as_any() -> None:
+    offset = Sam(0.3).offset(scale(1e-9, G), W, ctx())
+    assert offset is not None and float(length(offset)) == pytest.approx(0.3)

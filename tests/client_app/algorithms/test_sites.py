@@ -2,13 +2,19 @@
 
 import dataclasses
 
+import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.algorithms import ALGORITHMS
 from client_app.algorithms.rule import LocalContext, Sites
-from common.params import scale
-from tests.client_app.algorithms.small import assert_equal, halved, keep, local, made, some
+from client_app.training import LocalJob, LocalSettings
+from common.datasets import Examples
+from common.params import Params, scale, trainable
+from common.slots import DIRECTION, LAST_MODEL
+from tests.client_app.algorithms.small import CPU, assert_equal, halved, keep, local, made, mlp, some
 
 
 def test_the_runs_filter_goes_where_the_run_says() -> None:
@@ -38,3 +44,35 @@ def test_no_rule_changes_what_it_is_given(seed: int) -> None:
         algorithm.rule.finish(w, 3, context)
     for part, before in zip((g, w, context.anchor, *slots.values()), kept, strict=True):
         assert_equal(part, before)
+
+
+def without_weight(params: Params) -> Params:
+    """A filter that turns what it is given."""
+    return {name: torch.zeros_like(x) if name == "0.weight" else x for name, x in params.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "sites", "keys"),
+    [
+        ("fedsam", "ascent", {}),
+        ("fedsam", "perturbation", {}),
+        ("fedlesam", "perturbation", {}),
+        ("fedvssam", "perturbation", {"vssam_reuse": True}),
+    ],
+)
+def test_the_offset_is_filtered_where_the_run_says_also_where_no_gradient_makes_it(
+    name: str, sites: str, keys: dict[str, bool]
+) -> None:
+    model = mlp()
+    w = trainable(model)
+    draw = np.random.default_rng(0)
+    data = Examples(draw.normal(size=(15, 6)), draw.integers(0, 4, 15), 4)
+    before = {n: x.detach() + 0.1 for n, x in w.items()}
+    slots = {LAST_MODEL: before, DIRECTION: before}
+    ctx = LocalContext({n: x.detach().clone() for n, x in w.items()}, 0.1, slots, slots)
+    job = LocalJob(
+        model, w, data, made(name, phi=without_weight, filter_sites=sites, **keys), LocalSettings(lr=0.1), CPU
+    )
+    offset = job.look(np.arange(5), ctx).offset
+    assert offset is not None
+    assert not offset["0.weight"].any() and offset["0.bias"].any()
