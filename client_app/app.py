@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from client_app.algorithms.rule import Algorithm, Slots
+    from client_app.job import LocalSettings
     from client_app.memory import NamedSlots, Store
-    from client_app.training import LocalSettings
     from common.traffic import Traffic
 
 log = logging.getLogger("flwr")
@@ -308,7 +308,7 @@ def _algorithm(
 
 
 def _settings(run: RunConfig, learning_rate: float) -> "LocalSettings":
-    from client_app.training import LocalSettings
+    from client_app.job import LocalSettings
 
     return LocalSettings(
         lr=learning_rate,

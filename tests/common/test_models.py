@@ -1,4 +1,4 @@
-"""Models by name, their determinism, and the head."""
+"""Models by name: their sizes, their determinism, what they refuse."""
 
 import hashlib
 import subprocess
@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from common import memo
 from common.errors import ModelError
-from common.models import MODELS, Head, build, count_parameters, require_logits, resolve_head
+from common.models import MODELS, build, count_parameters, require_logits, resolve_head
 from common.nets import ResidualBlock
 from tests.modules import importable
 
@@ -32,40 +31,6 @@ FITTING = [(name, shape) for name in MODELS for shape in SHAPES if fits(name, sh
 
 def digest(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-
-
-def layers_with_buffers(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model of PyTorch's own layers, one with a tensor that is no buffer."""
-    model = nn.Sequential(nn.Linear(*input_shape, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, classes))
-    model[0].apart = torch.arange(3)
-    return model
-
-
-def with_a_hook(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A layer that gives 1 / (sum of its weights), by a hook that knows this very layer."""
-    layer = nn.Linear(*input_shape, classes)
-    layer.register_forward_hook(lambda module, x, y: y * 0 + 1 / layer.weight.sum())
-    return layer
-
-
-def with_a_method_of_its_own(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The same, by a function in the layer."""
-    layer = nn.Linear(*input_shape, classes)
-    layer.forward = lambda x: x.new_ones(len(x), classes) / layer.weight.sum()  # type: ignore[method-assign]
-    return layer
-
-
-class OfAUser(nn.Module):
-    """The same, by a function in a place where nobody looks."""
-
-    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(classes, *input_shape))
-        self.steps = [lambda x: x.new_ones(len(x), classes) / self.weight.sum()]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.steps[0](x)
-        return y
 
 
 @pytest.mark.parametrize(("name", "shape"), FITTING)
@@ -266,149 +231,9 @@ def test_without_torchvision_the_others_are_there(tmp_path: Path) -> None:
     assert done.stdout.startswith("this model needs torchvision, which cannot be imported: ")
 
 
-# The head
-
-
-def two_heads() -> nn.Module:
-    model = nn.Sequential()
-    model.add_module("stem", nn.Linear(6, 4))
-    model.add_module("aux", nn.Linear(4, 3))
-    model.add_module("out", nn.Linear(4, 3, bias=False))
-    model.add_module("norm", nn.LayerNorm(3))
-    return model
-
-
-def test_the_head_is_the_last_matrix_with_a_row_a_class() -> None:
-    assert resolve_head(two_heads(), 3) == Head("out.weight", None, (3, 4))
-    assert resolve_head(two_heads(), 4) == Head("stem.weight", "stem.bias", (4, 6))
-    assert resolve_head(build("cnn5", (1, 8, 8), 10, 0), 10) == Head("fc2.weight", "fc2.bias", (10, 64))
-
-
-def test_a_named_head_wins() -> None:
-    assert resolve_head(two_heads(), 3, "aux.weight") == Head("aux.weight", "aux.bias", (3, 4))
-
-
-def test_frozen_parameters_are_no_heads() -> None:
-    model = two_heads()
-    model.out.weight.requires_grad_(False)
-    assert resolve_head(model, 3) == Head("aux.weight", "aux.bias", (3, 4))
-
-
-def test_heads_of_more_axes_and_without_a_prefix() -> None:
-    model = nn.Module()
-    model.weight = nn.Parameter(torch.zeros(3, 2, 1, 1))
-    model.bias = nn.Parameter(torch.zeros(3))
-    assert resolve_head(model, 3) == Head("weight", "bias", (3, 2, 1, 1))
-    model.bias = nn.Parameter(torch.zeros(2))
-    assert resolve_head(model, 3).bias is None
-
-
-@pytest.mark.parametrize(
-    ("classes", "name", "sentence"),
-    [
-        (
-            5,
-            "",
-            "no head found: no trainable parameter has 5 rows, one a class; there are "
-            '"stem.weight" (4, 6), "aux.weight" (3, 4), "out.weight" (3, 4). '
-            "Name the head's weight with the key head",
-        ),
-        (3, "aux.wieght", 'head "aux.wieght" is not a parameter of the model. Did you mean "aux.weight"?'),
-        (
-            3,
-            "q",
-            'head "q" is not a parameter of the model. There are '
-            '"stem.weight" (4, 6), "aux.weight" (3, 4), "out.weight" (3, 4)',
-        ),
-        (
-            3,
-            "stem.weight",
-            'head "stem.weight" must be a trainable parameter of two or more axes with 3 rows, one a class; '
-            'it is (4, 6). Candidates: "aux.weight", "out.weight"',
-        ),
-        (
-            3,
-            "norm.weight",
-            'head "norm.weight" must be a trainable parameter of two or more axes with 3 rows, one a class; '
-            'it is (3,). Candidates: "aux.weight", "out.weight"',
-        ),
-    ],
-)
-def test_heads_that_cannot_be_told(classes: int, name: str, sentence: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        resolve_head(two_heads(), classes, name)
-    assert str(caught.value) == sentence
-
-
-def test_a_frozen_head_is_refused_by_name() -> None:
-    model = two_heads()
-    model.out.weight.requires_grad_(False)
-    with pytest.raises(ModelError, match="it is a frozen parameter"):
-        resolve_head(model, 3, "out.weight")
-
-
-def test_errors_list_only_the_last_of_many_tensors() -> None:
-    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(15)))
-    with pytest.raises(ModelError, match=r'there are "3\.weight".*"14\.weight" \(2, 2\), 3 earlier ones'):
-        resolve_head(model, 9)
-
-
 def test_shared_parameters_count_once() -> None:
     layer = nn.Linear(3, 3)
     assert count_parameters(nn.Sequential(layer, layer)) == 12
-
-
-@pytest.mark.parametrize("name", [*MODELS, f"{__name__}:layers_with_buffers"])
-def test_a_kept_model_comes_out_as_it_was_built(name: str) -> None:
-    shape = (6,) if ":" in name else (1, 8, 8)
-    fresh = build(name, shape, 3, seed=5)
-    with memo.keeping():
-        changed = build(name, shape, 3, seed=5)
-        with torch.no_grad():
-            for x in [*changed.parameters(), *changed.buffers()]:
-                x += 1
-        changed.eval()
-        again, other = build(name, shape, 3, seed=5), build(name, shape, 3, seed=6)
-    assert again.training and digest(again) == digest(fresh) != digest(other)
-    state = fresh.state_dict()
-    assert all(torch.equal(x, state[key]) for key, x in again.state_dict().items())
-
-
-def test_kept_models_share_no_container() -> None:
-    """Empty ones are what copying them takes a short way with."""
-    with memo.keeping():
-        one, two = (build(f"{__name__}:layers_with_buffers", (6,), 3, seed=0) for _ in range(2))
-    for ours, theirs in zip(one.modules(), two.modules(), strict=True):
-        assert vars(ours).keys() == vars(theirs).keys()
-        for name, value in vars(ours).items():
-            other = vars(theirs)[name]
-            assert type(value) is type(other)
-            assert value is not other or not isinstance(value, dict | set | list | torch.Tensor)
-    one.register_forward_hook(lambda module, x, y: y * 0)
-    assert not two._forward_hooks and torch.any(two(torch.randn(4, 6)))
-
-
-def test_pytorchs_own_layers_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-
-    def builder(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        built.append(classes)
-        return layers_with_buffers(input_shape, classes)
-
-    monkeypatch.setitem(MODELS, "counted", builder)
-    with memo.keeping():
-        for classes in (3, 3, 4, 3):
-            build("counted", (6,), classes, seed=0)
-    assert built == [3, 4]
-
-
-@pytest.mark.parametrize("builder", ["with_a_hook", "with_a_method_of_its_own", "OfAUser"])
-def test_a_model_that_a_copy_would_change_is_built_each_time(builder: str) -> None:
-    with memo.keeping():
-        one, two = (build(f"{__name__}:{builder}", (6,), 3, seed=5) for _ in range(2))
-    for model, value in ((one, 1.0), (two, 2.0)):
-        nn.init.constant_(model.weight, value)  # type: ignore[arg-type]
-    assert two(torch.ones(1, 6))[0].tolist() == pytest.approx([1 / 36] * 3)
 
 
 def lazy(input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -72,23 +72,20 @@ def bomb(asked: Message) -> tuple[str, Objects, ObjectTree]:
         "stype": "safetensors",
         "arraychunk_ids": [0] * TIMES,
     }
-    body = get_object_body(Message(RecordDict(), reply_to=asked).deflate(), Message)
-    objects: Objects = {}
-    tree = None
-    below: tuple[str, ...] = ()
-    for kind, content in (
-        ("ArrayChunk", os.urandom(CHUNK)),
-        ("Array", json.dumps(array).encode()),
-        ("ArrayRecord", None),
-        ("RecordDict", None),
-        ("Message", body),
+    envelope = get_object_body(Message(RecordDict(), reply_to=asked).deflate(), Message)
+    name, content = made("ArrayChunk", os.urandom(CHUNK))
+    objects, tree = {name: content}, ObjectTree(object_id=name)
+    for kind, body in (
+        ("Array", json.dumps(array)),
+        ("ArrayRecord", '{"w": "%s"}'),
+        ("RecordDict", '{"update": "%s"}'),
+        ("Message", envelope),
     ):
-        name, objects_content = made(
-            kind, content if content is not None else json.dumps({"update": below[0]}).encode(), *below
-        )
-        objects[name], below = objects_content, (name,)
-        tree = ObjectTree(object_id=name, children=[tree] if tree is not None else [])
-    return below[0], objects, tree
+        within = name
+        written = body if isinstance(body, bytes) else body.replace("%s", within).encode()
+        name, content = made(kind, written, within)
+        objects[name], tree = content, ObjectTree(object_id=name, children=[tree])
+    return name, objects, tree
 
 
 def claims(asked: Message, content: RecordDict, **false: Any) -> tuple[str, Objects, ObjectTree]:

@@ -1,26 +1,21 @@
-"""The command line: what a mistake costs, where values come from, and a TLS federation by hand."""
+"""The command line: what a mistake costs, what it prints, and how lightly it comes and goes."""
 
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from common.config import RunConfig, Value
+from common.config import RunConfig
 from common.datasets import load
-from common.errors import ConfigError
 from common.ledger import End, Header, read
-from specfed.commands.options import run_folders
-from specfed.settings import parse_overrides, read_run
 from tests import disks
-from tests.commands import Command, commands, in_this_process
+from tests.commands import in_this_process
 
 Invoke = Callable[..., tuple[int, str, str]]
 
@@ -209,7 +204,6 @@ def test_an_experiment_prints_its_table_and_keeps_it(invoke: Invoke, tmp_path: P
 
 
 def test_version_and_keys(invoke: Invoke) -> None:
-    from common.config import RunConfig
     from specfed import __version__
 
     assert invoke("--version") == (0, f"specfed {__version__}\n", "")
@@ -217,91 +211,6 @@ def test_version_and_keys(invoke: Invoke) -> None:
     assert code == 0
     listed = {line.split()[0] for line in output.splitlines() if line and not line.startswith(" ")}
     assert {name.replace("_", "-") for name in RunConfig.model_fields} <= listed
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("a=1", 1),
-        ("a=0.5", 0.5),
-        ("a=true", True),
-        ("a=fft", "fft"),
-        ('a="x y"', "x y"),
-        ("a=my.module:make", "my.module:make"),
-        ("a=", ""),
-        ("a=b=c", "b=c"),
-        ("a=2026-12-01", "2026-12-01"),
-        ("a=[1, 2]", "[1, 2]"),
-    ],
-)
-def test_values_on_the_command_line(word: str, value: object) -> None:
-    (back,) = parse_overrides([word]).values()
-    assert back == value
-    assert type(back) is type(value)
-
-
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text('rounds = 7\nmodel = "mlp4"\n', encoding="utf-8")
-    config = read_run(["rounds=3", str(file), "seed=5"])
-    assert (config.rounds, config.model, config.seed) == (3, "mlp4", 5)
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "message"),
-    [
-        ("rounds = 3\n\nlocal-epoch = 2\n", [], 'unknown key "local-epoch" in FILE, line 3. Did you mean'),
-        ("rounds = 0\n", [], '"rounds" in FILE, line 1: '),
-        ("rounds = 3\n", ["rounds=0"], '"rounds" in the command line: '),
-        ("[server]\nport = 1\n", [], '"server" in FILE is a table or list'),
-        ("rounds 3\n", [], "experiment file FILE is not TOML"),
-        ("rounds = 3\nmicro-batches = 64\n", [], "in FILE, line 2"),  # more than there are rows in a batch
-        ("rounds = 3\n", ["micro-batches=64"], "in the command line"),
-    ],
-)
-def test_a_mistake_in_a_file_is_told_with_its_line(
-    tmp_path: Path, text: str, words: list[str], message: str
-) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=re.escape(message.replace("FILE", str(file)))):
-        read_run([str(file), *words])
-
-
-def stored(folder: Path, **keys: Value) -> RunConfig:
-    """The configuration of a run, which stands in its folder."""
-    config = RunConfig.read({key.replace("_", "-"): value for key, value in keys.items()}, "the test")
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config.as_dict()), encoding="utf-8")
-    return config
-
-
-def test_a_run_to_resume_has_its_own_settings_where_its_folder_is(tmp_path: Path) -> None:
-    before = stored(tmp_path / "old", model="mlp4", weighting="cgsv", seed=3, rounds=7)
-    defaults: dict[str, Value] = {"run-name": "lab", "eval-data": "digits"}
-    more = read_run(["resume=old", "rounds=9", "alignment=raw"], defaults, tmp_path)
-    assert more == before.model_copy(update={"resume": "old", "rounds": 9, "alignment": "raw"})
-    for words, runs in ((["resume=new"], tmp_path), (["resume=old"], None), ([], tmp_path)):
-        assert read_run(words, defaults, runs).eval_data == "digits"
-
-
-def test_the_configuration_in_a_run_folder_is_an_experiment_file(tmp_path: Path) -> None:
-    before = stored(tmp_path / "old", model="mlp4", seed=3)
-    file = tmp_path / "old/config.json"
-    assert read_run([str(file)], {"eval-data": "digits"}) == before
-    assert read_run([str(file), "seed=4"]).seed == 4
-    file.write_text('{"sed": 4}')
-    with pytest.raises(ConfigError, match=re.escape(f'unknown key "sed" in {file}. Did you mean "seed"?')):
-        read_run([str(file)])
-    with pytest.raises(ConfigError, match=r'there is no experiment file "nowhere\.json"'):
-        read_run(["nowhere.json"])
-
-
-def test_a_servers_run_folders_are_where_its_file_says(tmp_path: Path) -> None:
-    file = tmp_path / "server.toml"
-    file.write_text('insecure = true\nruns = "mine"\n')
-    assert run_folders(file) == tmp_path / "mine"
-    assert run_folders(None) == Path("runs")
 
 
 def test_a_lab_run_is_resumed_by_its_name_alone(invoke: Invoke, tmp_path: Path) -> None:
@@ -319,161 +228,6 @@ def test_a_lab_run_is_resumed_by_its_name_alone(invoke: Invoke, tmp_path: Path) 
     assert (header.config["weighting"], header.config["seed"]) == ("cgsv", 3)
     code, _, errors = invoke("lab", "run", "--nodes", "2", "rounds=3", "seed=4", f"resume={folder.name}")
     assert code == 2 and "seed: stored 3, got 4" in errors
-
-
-def test_one_experiment_file_is_enough() -> None:
-    with pytest.raises(ConfigError, match=r"got a\.toml and b\.toml"):
-        read_run(["a.toml", "b.toml"])
-
-
-# --- a federation by hand ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts a command in the background; none outlives the test."""
-    with commands(tmp_path) as starter:
-        yield starter
-
-
-def certificates(folder: Path) -> tuple[str, str, str]:
-    """A CA, and a certificate of 127.0.0.1 with its key, as files."""
-    from datetime import UTC, datetime, timedelta
-    from ipaddress import ip_address
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    keys = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("ca", "server")]
-    now = datetime.now(UTC)
-
-    def issue(subject: int, extension: x509.ExtensionType) -> bytes:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(names[subject])
-            .issuer_name(names[0])
-            .public_key(keys[subject].public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(extension, critical=True)
-        )
-        return builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    ca, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
-    ca.write_bytes(issue(0, x509.BasicConstraints(ca=True, path_length=None)))
-    certificate.write_bytes(issue(1, x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])))
-    key.write_bytes(
-        keys[1].private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return str(ca), str(certificate), str(key)
-
-
-@pytest.fixture
-def ports() -> Iterator[tuple[str, str]]:
-    from specfed.addresses import reserve_port
-
-    with reserve_port() as fleet, reserve_port() as control:
-        yield str(fleet), str(control)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_server_nodes_and_run_over_tls(
-    tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
-) -> None:
-    ca, certificate, key = certificates(tmp_path)
-    fleet, control = ports
-    tls = ["--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key]
-    host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control]
-    server = start("server", *host, *tls, "--any-node")
-    server.wait_for("run folders go to")
-    stranger = start(
-        "node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", "x", "--insecure"
-    )
-    assert stranger.end() == 5
-    assert "does not speak gRPC without TLS" in stranger.output
-    nodes = [
-        start(
-            *("node", "--server", f"127.0.0.1:{fleet}", "--data", "digits", "--name", f"site-{i}"),
-            *("--part", f"{i}/2", "--tls-ca", ca, "--threads", "1", "--device", "cpu"),
-        )
-        for i in (1, 2)
-    ]
-    run = start(
-        *("run", "rounds=1", "min-nodes=2", "model=mlp4", "tensorboard=false", "run-name=tls"),
-        *("--server", f"127.0.0.1:{control}", "--tls-ca", ca),
-    )
-    assert run.end(seconds=400) == 0, run.output
-    (folder,) = (tmp_path / "runs").glob("*-tls-*")
-    header, *_, end = read(folder / "ledger.jsonl")
-    assert isinstance(header, Header)
-    assert [node.name for node in header.nodes] == ["site-1", "site-2"]
-    assert isinstance(end, End)
-    assert end.status == "completed"
-    assert "completed in" in run.output
-    assert "1/1" in run.output
-    assert [node.end(signal.SIGINT) for node in nodes] == [130, 130]
-    assert server.end(signal.SIGTERM) == 143
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_ctrl_c_stops_a_run_on_its_server(
-    tmp_path: Path, ports: tuple[str, str], start: Callable[..., Command]
-) -> None:
-    """Without nodes a run waits; Ctrl-C ends it there, and the server takes the next one, which a person
-    leaves, comes back to, and stops."""
-    fleet, control = ports
-    host = ["--host", "127.0.0.1", "--port", fleet, "--control-port", control, "--insecure"]
-    server = start("server", *host)
-    server.wait_for("run folders go to")
-    there = ("--server", f"127.0.0.1:{control}", "--insecure")
-
-    def done(*words: str) -> str:
-        command = start(*words, *there)
-        assert command.end(seconds=120) == 0, command.output
-        return command.output
-
-    assert f"no run yet on 127.0.0.1:{control}" in done("status")
-    run = start("run", *there, "tensorboard=false")
-    run.wait_for("· run ")
-    time.sleep(3.0)
-    assert run.end(signal.SIGINT) == 130
-    first = re.search(r"stopping run (\w{4})", run.output)
-    assert first is not None, run.output
-
-    second = re.search(r"'specfed stop (\w{4})' ends it", done("run", "--detach", "wait-timeout=600"))
-    assert second is not None
-    watch = start("watch", *there)
-    watch.wait_for(f"run {second[1]} on ")
-    time.sleep(3.0)
-    assert watch.end(signal.SIGINT) == 130
-    assert f"run {second[1]} goes on: 'specfed stop {second[1]}' ends it" in watch.output
-    assert states(done("status")) == {first[1]: "stopped", second[1]: "running"}
-    nobody = start("stop", "", *there)
-    assert nobody.end(seconds=120) == 2 and "RUN is empty" in nobody.output
-    watch = start("watch", *there)
-    watch.wait_for(f"run {second[1]} on ")
-    assert f"run {second[1]}: stopped" in done("stop", second[1])
-    assert watch.end(seconds=120) == 130 and f"run {second[1]} was stopped" in watch.output, watch.output
-    ended = f"run {second[1]} has ended already: stopped"
-    assert ended in done("stop", second[1])
-    named = done("stop", f"2026-12-01-run-{second[1]}")
-    assert ended in named and "has a mark of its own" in named
-    assert states(done("status", "--limit", "1")) == {second[1]: "stopped"}
-    lost = start("stop", "nowhere", *there)
-    assert lost.end(seconds=120) == 2 and 'the server knows no run "nowhere"' in lost.output
-    assert server.end(signal.SIGTERM) == 143
-
-
-def states(output: str) -> dict[str, str]:
-    """The marks and states that 'specfed status' lists."""
-    return dict(re.findall(r"(?m)^(\w{4}) +(\w+) +\d{4}-\d\d-\d\d ", output))
 
 
 def test_compose_files_go_to_the_terminal_or_a_file(invoke: Invoke, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from torch import nn
 
 from client_app.algorithms import Tools, build
 from client_app.algorithms.rule import Algorithm, LocalContext
-from client_app.training import LocalSettings, Trained, train
+from client_app.job import LocalSettings
+from client_app.training import Trained, train
 from common.config import RunConfig
 from common.datasets import Examples
 from common.params import Params, scale, trainable

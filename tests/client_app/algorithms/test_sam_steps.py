@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from client_app.training import LocalSettings, train
+from client_app.job import LocalSettings
+from client_app.training import train
 from common.datasets import Examples
 from common.params import Params, trainable
 from tests.client_app.algorithms.small import CPU, local, made, mlp

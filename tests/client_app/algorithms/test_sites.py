@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from client_app.algorithms import ALGORITHMS
 from client_app.algorithms.rule import LocalContext, Sites
-from client_app.training import LocalJob, LocalSettings
+from client_app.job import LocalJob, LocalSettings
 from common.datasets import Examples
 from common.params import Params, scale, trainable
 from common.slots import DIRECTION, LAST_MODEL

@@ -6,7 +6,8 @@ import torch
 
 from client_app.algorithms.rule import LocalContext
 from client_app.algorithms.ssf import Ssf
-from client_app.training import LocalSettings, train
+from client_app.job import LocalSettings
+from client_app.training import train
 from common.codec import Codec, Coordinates
 from common.datasets import Examples
 from common.params import add, scale, trainable

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from client_app.algorithms.rule import Algorithm, LocalRule, Sites
-from client_app.training import LocalJob, LocalSettings, Trained, train
+from client_app.job import LocalJob, LocalSettings
+from client_app.training import Trained, train
 from common.datasets import Examples
 from common.filters import FftHighPass, lift, low_bins
 from common.params import Params, ParamsFilter, trainable

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from client_app.algorithms.rule import LocalContext
-from client_app.training import LocalSettings, batches
+from client_app.job import LocalSettings
+from client_app.training import batches
 from common.datasets import Examples
 from common.errors import ModelError
 from common.params import copy_of, trainable

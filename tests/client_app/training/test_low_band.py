@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from client_app.algorithms.fedprox import FedProx
-from client_app.training import LocalSettings
+from client_app.job import LocalSettings
 from common.filters import low_bins
 from common.params import Params, copy_of, trainable
 from tests.client_app.training.loop import assert_close, fft, mlp, run, without_low_bins

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from client_app.algorithms.rule import LocalContext, LocalRule
-from client_app.training import Diverged
+from client_app.job import Diverged
 from common.datasets import Examples
 from common.params import Params, copy_of
 from tests.client_app.training.loop import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client_app.algorithms.rule import Algorithm
-from client_app.training import Diverged, LocalSettings
+from client_app.job import Diverged, LocalSettings
 from common.datasets import Examples
 from tests.client_app.training.loop import PLAIN, fft, mlp, run, with_hole
 

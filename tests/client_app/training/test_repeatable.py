@@ -9,7 +9,7 @@ from torch import nn
 
 from client_app.algorithms.fedprox import FedProx
 from client_app.algorithms.rule import Algorithm, LocalRule
-from client_app.training import Diverged, LocalSettings
+from client_app.job import Diverged, LocalSettings
 from common.filters import FilterSettings, build
 from tests.client_app.training.loop import PLAIN, assert_equal, examples, fft, filtered, mlp, run, with_hole
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from client_app.algorithms.fedprox import FedProx
-from client_app.training import LocalSettings
+from client_app.job import LocalSettings
 from common.datasets import Examples
 from common.params import copy_of, trainable
 from tests.client_app.training.loop import PLAIN, assert_close, examples, fft, mlp, run, without_low_bins
