@@ -173,7 +173,8 @@ def test_a_container_can_do_no_more_than_it_must(cluster: Cluster) -> None:
 
 
 def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    words = ["rounds=12", "run-name=lost", "min-replies=2", "round-timeout=15", "local-epochs=20"]
+    # A round takes long enough that the node is still training when the engine gets to stop it.
+    words = ["rounds=4", "run-name=lost", "min-replies=2", "round-timeout=30", "local-epochs=60"]
     run = subprocess.Popen(
         cluster.words("docker compose run --rm run", *words),
         cwd=ROOT / "docker",
@@ -193,9 +194,8 @@ def test_a_node_that_stops_is_missed_and_the_run_goes_on(cluster: Cluster, tmp_p
 
     seen = records(cluster.fetch("lost", tmp_path))
     end = seen[-1]
+    assert isinstance(end, End) and (end.status, end.rounds) == ("completed-degraded", 4)
     missing = {r.client for r in seen if isinstance(r, ClientRecord) and r.status == "missing"}
-    assert missing <= {"site-2"}  # none, if it took its leave between two rounds
-    assert isinstance(end, End) and end.rounds == 12
-    assert end.status == ("completed-degraded" if missing else "completed")
+    assert missing == {"site-2"}
     accepted = [r.accepted for r in seen if isinstance(r, RoundRecord)]
     assert (accepted[0], accepted[-1]) == (3, 2)

@@ -165,22 +165,30 @@ for name in ("owner/nothing", "digts"):
     assert lines[1].endswith('Did you mean "digits"?')
 
 
-@pytest.mark.parametrize(("status", "answers"), [("200 OK", True), ("403 Forbidden", True), (None, False)])
-def test_a_hub_that_says_nothing_is_not_asked_again(
-    monkeypatch: pytest.MonkeyPatch, status: str | None, answers: bool
+@pytest.mark.parametrize(
+    ("said_first", "answers"),
+    [
+        ("HTTP/1.1 200 OK", True),
+        ("HTTP/1.1 403 Forbidden", True),
+        (None, False),
+        ("SSH-2.0-OpenSSH_9.6", False),
+    ],
+)
+def test_a_hub_that_says_nothing_or_no_http_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, said_first: str | None, answers: bool
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setattr(decoders, "HUB_SECONDS", 0.3 if status is None else 10.0)
+        monkeypatch.setattr(decoders, "HUB_SECONDS", 0.3 if said_first is None else 10.0)
         with ThreadPoolExecutor(1) as pool:
             said = pool.submit(decoders._hub_answers)
             connection, _ = hub.accept()
             with connection:
-                if status is not None:
+                if said_first is not None:
                     connection.recv(1000)
-                    connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+                    connection.sendall(f"{said_first}\r\nContent-Length: 0\r\n\r\n".encode())
                 assert said.result() is answers
 
 
@@ -219,15 +227,3 @@ def test_a_hub_whose_certificate_python_does_not_know_is_there(
         with connection, suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True):
             pass
         assert said.result() is True
-
-
-def test_a_hub_that_speaks_no_http_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as hub, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        said = pool.submit(decoders._hub_answers)
-        connection, _ = hub.accept()
-        with connection:
-            connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-            assert said.result() is False
