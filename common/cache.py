@@ -22,7 +22,7 @@ from common.errors import DataError
 
 Array = npt.NDArray[Any]
 
-_FORMAT = 2
+_FORMAT = 3
 _SCRATCH = ".new-"  # before the name of a folder that is being written
 _ABANDONED = 86_400  # seconds after which nobody writes there any more
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # what reading such an entry raises

@@ -100,8 +100,8 @@ class RunConfig(Checked):
 
     model: str = Field(
         "cnn5",
-        description="mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny, or "
-        "module:function",
+        description="mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny, vit-b16, dan, "
+        "or module:function",
     )
     head: str = Field("", description="name of the head's weight; empty finds it by its shape")
 

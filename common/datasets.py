@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from common import cache, decoders, memo
+from common import cache, decoders, memo, tables
 from common.decoders import Raw, Split
 from common.errors import DataError
 from common.plugins import call, is_plugin
@@ -66,6 +66,7 @@ class Examples:
     y: Rows  # (n,), 0 .. classes - 1
     classes: int
     names: tuple[str, ...] = ()  # of the classes, by number; none if the source has no names
+    columns: tuple[str, ...] = ()  # of the features, by number, in a table of numbers
 
     def __len__(self) -> int:
         return len(self.y)
@@ -82,12 +83,12 @@ class Examples:
 
     @property
     def naming(self) -> str:
-        """16 hex digits, a hash of the classes' names in their order; empty without names.
+        """16 hex digits, a hash of the classes' and the columns' names in their order; empty without names.
 
         Two sites whose namings differ mean different things by the same number.
         """
-        text = json.dumps(self.names)
-        return hashlib.sha256(text.encode()).hexdigest()[:16] if self.names else ""
+        text = json.dumps([self.names, self.columns] if self.columns else self.names)
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if self.names or self.columns else ""
 
 
 def load(spec: str, split: Split) -> Examples:
@@ -100,11 +101,14 @@ def load(spec: str, split: Split) -> Examples:
     - an ``.npz`` file with arrays ``x``, ``y`` and, as it likes, ``x_test``, ``y_test``, ``classes``
     - a folder of Parquet files, ``train-*.parquet`` and ``test-*.parquet``, as Hugging Face lays them out
     - a folder of images, ``train/CLASS/*.png`` and ``test/CLASS/*.png``, or ``CLASS/*.png`` to train only
+    - a folder of CSV files with a line of names, ``train*.csv`` and ``test*.csv``
     - a data set of the Hugging Face hub, ``owner/name``
 
-    Float inputs become float32; pictures with their channels last get them first. There are as many
-    classes as the source names, or else one more than the largest training label. A changed folder is
-    decoded anew; a hub data set stays as it was first met. Raises DataError for what cannot be used.
+    A table has a column of labels and one of pictures, or one of texts, or else numbers alone. Float inputs
+    become float32, and so do texts (``words.numbered``); pictures with their channels last get them first.
+    There are as many classes as the source names, or else one more than the largest training label. A
+    changed folder is decoded anew; a hub data set stays as it was first met. Raises DataError for what cannot
+    be used.
     """
     if is_plugin(spec):
         return _examples(spec, split, _from_function(spec, split))
@@ -119,7 +123,7 @@ def load(spec: str, split: Split) -> Examples:
         raise DataError(f'data "{spec}" is a file of a kind that cannot be read; takes .npz or a folder')
     if not _HUB_NAME.fullmatch(spec):
         raise DataError(f'data "{spec}": there is no such file or folder')
-    return _cached(spec, split, [], lambda: decoders.hub(spec, split))
+    return _cached(spec, split, [], lambda: tables.hub(spec, split))
 
 
 def fingerprint(examples: Examples) -> str:
@@ -152,37 +156,42 @@ def split_validation(rows: Rows, fraction: float, seed: int) -> tuple[Rows, Rows
 def _cached(spec: str, split: Split, files: Sequence[Path], decode: Callable[[], Raw]) -> Examples:
     def make() -> dict[str, Array]:
         examples = _examples(spec, split, decode())
-        names = np.array(examples.names, dtype=str)
         return {
             "x": np.asarray(examples.x),
             "y": examples.y,
             "classes": np.array(examples.classes),
-            "names": names,
+            "names": np.array(examples.names, dtype=str),
+            "columns": np.array(examples.columns, dtype=str),
         }
 
     arrays = cache.fetch((spec, split), files, make)
-    return Examples(arrays["x"], arrays["y"], int(arrays["classes"]), tuple(arrays["names"].tolist()))
+    names, columns = (tuple(arrays[key].tolist()) for key in ("names", "columns"))
+    return Examples(arrays["x"], arrays["y"], int(arrays["classes"]), names, columns)
 
 
 def _from_folder(folder: Path, split: Split) -> Examples:
-    tables = sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
-    if tables:
-        return _cached(str(folder), split, tables, lambda: decoders.parquet(folder, tables, split))
+    def table(files: Sequence[Path]) -> Examples:
+        return _cached(str(folder), split, files, lambda: tables.read(folder, files, split))
+
+    if parquet := tables.found_in(folder, ".parquet"):
+        return table(parquet)
     inside = [*folder.glob("*/*"), *folder.glob("*/*/*")]
-    pictures = sorted(path for path in inside if decoders.is_picture(path))
-    # An empty folder is a class as well.
-    folders = sorted(path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_dir())
-    if not pictures:
-        raise DataError(f"folder {folder} holds neither *.parquet files nor CLASS/*.png or *.jpg images")
-    return _cached(
-        str(folder), split, [*folders, *pictures], lambda: decoders.images(folder, pictures, split)
+    if pictures := sorted(path for path in inside if decoders.is_picture(path)):
+        # An empty folder is a class as well.
+        folders = sorted(path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_dir())
+        files = [*folders, *pictures]
+        return _cached(str(folder), split, files, lambda: decoders.images(folder, pictures, split))
+    if texts := tables.found_in(folder, ".csv"):
+        return table(texts)
+    raise DataError(
+        f"folder {folder} holds neither *.parquet files nor CLASS/*.png or *.jpg images nor train*.csv"
     )
 
 
 def _from_function(spec: str, split: Split) -> Raw:
     value = call(spec, (split,), DataError)
     if isinstance(value, Examples):
-        return Raw(np.asarray(value.x), value.y, value.classes, tuple(value.names))
+        return Raw(np.asarray(value.x), value.y, value.classes, tuple(value.names), tuple(value.columns))
     if not (isinstance(value, tuple | list) and len(value) == 2):
         raise DataError(
             f'"{spec}" must return (x, y) or common.datasets.Examples; it returned {type(value).__name__}'
@@ -241,7 +250,7 @@ def _examples(spec: str, split: Split, raw: Raw) -> Examples:
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise DataError(f"{where}: labels must lie in 0..{classes - 1}; found {low if low < 0 else high}")
-    return Examples(x, y, classes, raw.names)
+    return Examples(x, y, classes, raw.names, raw.columns)
 
 
 def _count_classes(spec: str, split: Split, y: Rows) -> int:

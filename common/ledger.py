@@ -55,7 +55,7 @@ class NodeCard(_Record):
     examples: int  # training rows, repeats included
     classes: int
     input_shape: tuple[int, ...]
-    naming: str = ""  # hash of its classes' names in their order, if they have any
+    naming: str = ""  # hash of its classes' and columns' names in their order, if they have any
     fingerprint: str  # hash of the rows it trains on
     device: str
     versions: dict[str, str]

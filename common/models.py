@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from common import memo
+from common import memo, words
 from common.errors import ModelError, nearest
-from common.nets import Cnn5, Mlp4, ResidualBlock, ResNet, Shape
+from common.nets import Cnn5, Dan, Mlp4, ResidualBlock, ResNet, Shape
 from common.plugins import call, is_plugin
 from common.seeding import torch_seed
 
@@ -46,6 +46,18 @@ def _for_images(name: str, builder: Builder) -> Builder:
     return checked
 
 
+def _for_texts(name: str, builder: Builder) -> Builder:
+    def checked(input_shape: Shape, classes: int) -> nn.Module:
+        if input_shape != (words.LENGTH,):
+            raise ModelError(
+                f'model "{name}" takes texts, whose inputs have the shape {(words.LENGTH,)}; '
+                f"the data has inputs of shape {input_shape}"
+            )
+        return builder(input_shape, classes)
+
+    return checked
+
+
 def _of_torchvision(name: str) -> Builder:
     def builder(input_shape: Shape, classes: int) -> nn.Module:
         from common import vision  # loads torchvision, which a node without such a model can do without
@@ -60,7 +72,10 @@ MODELS: dict[str, Builder] = {
     "cnn5": _for_images("cnn5", Cnn5),
     "resnet20": _for_images("resnet20", ResNet),
     "wrn56-2": _for_images("wrn56-2", partial(ResNet, blocks=9, width=2)),
-    **{name: _of_torchvision(name) for name in ("resnet18", "resnet50", "densenet121", "vit-tiny")},
+    **{
+        name: _of_torchvision(name) for name in ("resnet18", "resnet50", "densenet121", "vit-tiny", "vit-b16")
+    },
+    "dan": _for_texts("dan", Dan),
 }
 
 
@@ -95,7 +110,7 @@ def _size_to_keep(model: nn.Module) -> float:
     A function inside a user's module, or a hook, may refer to the very module it was made for. Only PyTorch's
     own layers and the classes above, with nothing attached to them, are certain to come out as they went in.
     """
-    ours = {Mlp4, Cnn5, ResNet, ResidualBlock}
+    ours = {Mlp4, Cnn5, Dan, ResNet, ResidualBlock}
     plain = all(
         (type(part) in ours or type(part).__module__.startswith("torch.nn.modules."))
         and not any("hooks" in name and value for name, value in vars(part).items())

@@ -5,8 +5,11 @@ GroupNorm stands in its place.
 from math import ceil, prod
 from typing import final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from common import words
 
 NORM_GROUPS = 8
 
@@ -62,6 +65,32 @@ class Cnn5(nn.Module):
         x = F.max_pool2d(F.relu(self.conv3(x)), self.window)
         x = F.relu(self.fc1(x.flatten(1)))
         logits: Tensor = self.fc2(x)
+        return logits
+
+
+@final
+class Dan(nn.Module):
+    """A deep averaging network (Iyyer et al., 2015) for texts as ``words.numbered`` gives them.
+
+    The mean of the words' embeddings goes through a layer norm and two linear layers. The norm is ours:
+    without it plain SGD hardly moves embeddings. The mean of no words is zero.
+    """
+
+    def __init__(self, input_shape: Shape, classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words.NUMBERS, width)
+        self.norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, width)
+        self.fc2 = nn.Linear(width, classes)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        start_like_he(self.fc1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (batch, classes) for words by number (batch, ``words.LENGTH``), 0 after a text's end."""
+        present = (x > 0).to(self.embedding.weight.dtype)
+        total = torch.einsum("nl,nld->nd", present, self.embedding(x.long()))
+        mean = total / present.sum(1, keepdim=True).clamp(min=1)
+        logits: Tensor = self.fc2(F.relu(self.fc1(self.norm(mean))))
         return logits
 
 

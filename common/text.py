@@ -24,6 +24,11 @@ def one_line(text: str) -> str:
     return " ".join(visible(shorten(text, LONGEST)).split())
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or else its class."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
 def kebab(name: str) -> str:
     """A Python name as keys, options and ledgers spell it."""
     return name.replace("_", "-")

@@ -1,8 +1,8 @@
 """torchvision's nets as federations take them: GroupNorm for BatchNorm, and stems that fit small images.
 
 Images of less than 64 pixels a side keep their size in the first layer, as is usual for CIFAR: a 3x3
-convolution without a stride, and no pooling after it; a vision transformer's patches have 4 pixels there, and
-16 elsewhere. Weights start at random.
+convolution without a stride, and no pooling after it; vit-tiny's patches have 4 pixels there. Weights start
+at random.
 """
 
 from collections.abc import Callable
@@ -47,19 +47,22 @@ def densenet121(input_shape: Shape, classes: int) -> nn.Module:
     return net
 
 
-def vit_tiny(input_shape: Shape, classes: int) -> nn.Module:
-    """ViT-Ti (Touvron et al., 2021): 12 layers of width 192 with 3 heads. Raises ModelError for other images
-    than squares of whole patches."""
+def vit(input_shape: Shape, classes: int, name: str, heads: int, small_patch: int) -> nn.Module:
+    """A vision transformer of 12 layers with so many ``heads``, of 64 units each (Dosovitskiy et al., 2021).
+
+    Patches have 16 pixels a side, and ``small_patch`` in small images. Raises ModelError for other images
+    than squares of whole patches.
+    """
     channels, height, width = input_shape
-    patch = 4 if _small(input_shape) else 16
+    patch, units = small_patch if _small(input_shape) else 16, 64 * heads
     if height != width or height % patch:
         raise ModelError(
-            f'model "vit-tiny" takes square images, of a multiple of {patch} pixels a side at this size; '
+            f'model "{name}" takes square images, of a multiple of {patch} pixels a side at this size; '
             f"the data has {height}x{width}"
         )
-    net: nn.Module = VisionTransformer(height, patch, 12, 3, 192, 768, num_classes=classes)
+    net: nn.Module = VisionTransformer(height, patch, 12, heads, units, 4 * units, num_classes=classes)
     if channels != 3:
-        net.conv_proj = nn.Conv2d(channels, 192, patch, patch)
+        net.conv_proj = nn.Conv2d(channels, units, patch, patch)
         start_like_he(net.conv_proj)
     return net
 
@@ -68,7 +71,8 @@ NETS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet18": partial(resnet, block=BasicBlock, layers=[2, 2, 2, 2]),
     "resnet50": partial(resnet, block=Bottleneck, layers=[3, 4, 6, 3]),
     "densenet121": densenet121,
-    "vit-tiny": vit_tiny,
+    "vit-tiny": partial(vit, name="vit-tiny", heads=3, small_patch=4),  # ViT-Ti of Touvron et al., 2021
+    "vit-b16": partial(vit, name="vit-b16", heads=12, small_patch=16),
 }
 
 

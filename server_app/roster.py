@@ -185,15 +185,16 @@ def _false_name(name: str, node_id: int, enrolled: dict[int, str]) -> str:
 
 
 def other_names(cards: list[NodeCard]) -> str:
-    """What is wrong if a node's classes have other names, or another order, than a former one's."""
+    """What is wrong if a node's classes or columns have other names, or another order, than before."""
     named = [card for card in cards if card.naming]
     other = next((card for card in named if card.naming != named[0].naming), None)
     if other is None:
         return ""
     others = "it did before" if other.name == named[0].name else f"{named[0].name} does"
     return (
-        f"{other.name} does not name its classes as {others}, and a class's number is its place "
-        "in the order of names; all sites need the same class folders, empty ones for those they lack"
+        f"{other.name} does not name its classes or columns as {others}, and the number of either is its "
+        "place in the order of names; all sites need the same columns, and the same class folders, empty "
+        "ones for those they lack"
     )
 
 

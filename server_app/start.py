@@ -98,7 +98,7 @@ def require_fitting(config: RunConfig, cards: Sequence[NodeCard], own: OwnData) 
                 f"the nodes have {nodes.classes} and {nodes.input_shape}"
             )
         if naming and examples.naming not in ("", naming):
-            raise DataError(f"{named} does not name its classes as the nodes do")
+            raise DataError(f"{named} does not name its classes or columns as the nodes do")
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Python modules of a user's own."""
+"""Models by name, and Python modules of a user's own."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from common import words
+from common.models import MODELS
+
+# Shapes of inputs that the built-in models take.
+TEXT = (words.LENGTH,)
+SMALL = {name: {"dan": TEXT, "vit-b16": (1, 16, 16)}.get(name, (1, 8, 8)) for name in MODELS}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import nn
 
 from common import memo
 from common.models import MODELS, build
+from tests.modules import SMALL
 
 
 def digest(model: nn.Module) -> str:
@@ -50,7 +51,7 @@ class OfAUser(nn.Module):
 
 @pytest.mark.parametrize("name", [*MODELS, f"{__name__}:layers_with_buffers"])
 def test_a_kept_model_comes_out_as_it_was_built(name: str) -> None:
-    shape = (6,) if ":" in name else (1, 8, 8)
+    shape = SMALL.get(name, (6,))
     fresh = build(name, shape, 3, seed=5)
     with memo.keeping():
         changed = build(name, shape, 3, seed=5)

@@ -7,26 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from common.errors import ModelError
 from common.models import MODELS, build, count_parameters, require_logits, resolve_head
 from common.nets import ResidualBlock
-from tests.modules import importable
+from tests.modules import SMALL, TEXT, importable
 
 REPO = Path(__file__).parents[2]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 4, 4), (1, 9, 30), (3, 64, 48)]
 
 
-KNOWN = "mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny"
-
-
-def fits(name: str, shape: tuple[int, ...]) -> bool:
-    """Transformers take squares of whole patches, and DenseNet halves an image four times."""
-    return {"vit-tiny": shape[1] == shape[2], "densenet121": min(shape[1:]) >= 8}.get(name, True)
-
-
-FITTING = [(name, shape) for name in MODELS for shape in SHAPES if fits(name, shape)]
+KNOWN = "mlp4, cnn5, resnet20, wrn56-2, resnet18, resnet50, densenet121, vit-tiny, vit-b16, dan"
+# Transformers take squares of whole patches, and DenseNet halves an image four times.
+TAKEN = {
+    "vit-tiny": [shape for shape in SHAPES if shape[1] == shape[2]],
+    "vit-b16": [(3, 32, 32)],
+    "densenet121": [shape for shape in SHAPES if min(shape[1:]) >= 8],
+    "dan": [TEXT],
+}
+FITTING = [(name, shape) for name in MODELS for shape in TAKEN.get(name, SHAPES)]
 
 
 def digest(model: nn.Module) -> str:
@@ -36,7 +37,7 @@ def digest(model: nn.Module) -> str:
 @pytest.mark.parametrize(("name", "shape"), FITTING)
 def test_every_model_gives_logits_and_gradients(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 7, seed=0)
-    logits = model(torch.randn(2, *shape))
+    logits = model(3 * torch.rand(2, *shape))
     assert logits.shape == (2, 7)
     logits.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -53,8 +54,11 @@ STAGES = [(16, 32), (32, 64), (64, 128)]
 WRN = 432 + 2 * 16 + sum(9 * i * o + 17 * 9 * o * o + 18 * 2 * o for i, o in STAGES) + 128 * 10 + 10
 # resnet18, resnet50 and densenet121: torchvision's of 1000 classes less 990 outputs, and a 3x3 stem for the 7x7 one.
 # vit-tiny on 64 patches of 4x4x3: 192 * 48 + 192, a token, 65 positions, 12 layers of 12 * 192^2 + 13 * 192 numbers,
-# a norm, and the head.
+# a norm, and the head. vit-b16 has the same parts, 768 wide, for 4 patches of 16x16x3.
+# dan: 16,384 embeddings of 64, a norm, and two layers.
 VIT = 192 * 48 + 192 + 192 + 65 * 192 + 12 * (12 * 192**2 + 13 * 192) + 2 * 192 + 192 * 10 + 10
+VIT_B = 768 * 768 + 768 + 768 + 5 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 768 * 10 + 10
+DAN = 16_384 * 64 + 2 * 64 + 64 * 64 + 64 + 64 * 10 + 10
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,8 @@ VIT = 192 * 48 + 192 + 192 + 65 * 192 + 12 * (12 * 192**2 + 13 * 192) + 2 * 192 
         ("resnet50", (3, 32, 32), 23_520_842, 161),
         ("densenet121", (3, 32, 32), 6_956_426, 364),
         ("vit-tiny", (3, 32, 32), VIT, 152),
+        ("vit-b16", (3, 32, 32), VIT_B, 152),
+        ("dan", TEXT, DAN, 7),
     ],
 )
 def test_sizes(name: str, shape: tuple[int, ...], parameters: int, tensors: int) -> None:
@@ -101,10 +107,10 @@ def test_the_shortcut_strides_and_pads_channels_with_zeros() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_seed_alone_decides_the_first_parameters(name: str) -> None:
     torch.manual_seed(1)
-    one = digest(build(name, (1, 8, 8), 10, seed=5))
+    one = digest(build(name, SMALL[name], 10, seed=5))
     torch.manual_seed(2)
-    assert digest(build(name, (1, 8, 8), 10, seed=5)) == one
-    assert digest(build(name, (1, 8, 8), 10, seed=6)) != one
+    assert digest(build(name, SMALL[name], 10, seed=5)) == one
+    assert digest(build(name, SMALL[name], 10, seed=6)) != one
 
 
 def test_two_other_processes_build_the_same_bytes() -> None:
@@ -189,6 +195,31 @@ def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> 
         build(name, shape, 10, seed=0)
 
 
+@pytest.mark.parametrize("shape", [(64,), (1, 8, 8)])
+def test_a_text_model_refuses_other_inputs(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ModelError, match=r'"dan" takes texts, whose inputs have the shape \(256,\); the data'
+    ):
+        build("dan", shape, 10, seed=0)
+
+
+def test_a_text_model_averages_the_words_that_are_there() -> None:
+    model = build("dan", TEXT, 3, seed=0)
+    x = torch.zeros(3, *TEXT)
+    x[0, :4] = torch.tensor([5.0, 9, 9, 16_383])
+    x[1, 7] = 5
+    w = dict(model.named_parameters())
+    table = w["embedding.weight"]
+    means = torch.stack([(table[5] + 2 * table[9] + table[16_383]) / 4, table[5], torch.zeros(64)])
+    h = F.layer_norm(means, (64,), w["norm.weight"], w["norm.bias"])
+    h = (h @ w["fc1.weight"].T + w["fc1.bias"]).clamp(min=0)
+    torch.testing.assert_close(model(x), h @ w["fc2.weight"].T + w["fc2.bias"])
+    model(x).sum().backward()
+    assert table.grad is not None
+    # A text without words has no part in it, nor has what fills a row up.
+    assert table.grad.abs().sum(1).nonzero().flatten().tolist() == [5, 9, 16_383]
+
+
 def test_torchvisions_nets_have_its_own_sizes_but_for_stem_and_classes() -> None:
     vision = pytest.importorskip("torchvision.models")
     for name, width in (("resnet18", 512), ("resnet50", 2048), ("densenet121", 1024)):
@@ -211,6 +242,7 @@ def test_torchvisions_nets_have_its_own_sizes_but_for_stem_and_classes() -> None
             "square images, of a multiple of 4 pixels a side at this size; the data has 30x30",
         ),
         ("vit-tiny", (3, 64, 80), "square images, of a multiple of 16 pixels a side at this size"),
+        ("vit-b16", (3, 28, 28), "square images, of a multiple of 16 pixels a side at this size"),
         ("densenet121", (3, 7, 8), "takes images of at least 8x8"),
     ],
 )

@@ -16,6 +16,7 @@ from common.params import Arrays, carried, copy_of, to_arrays, trainable
 from server_app.probe import features, make_probe
 from strategies.drift.cka import linear_cka
 from tests.federation import normed_net, small_net
+from tests.modules import SMALL
 
 CPU = torch.device("cpu")
 
@@ -27,9 +28,9 @@ def examples(shape: tuple[int, ...], rows: int = 300, classes: int = 4) -> Examp
 
 @pytest.mark.parametrize("name", sorted(models.MODELS))
 def test_features_and_head_give_the_logits(name: str) -> None:
-    model = models.build(name, (1, 8, 8), 4, seed=0).eval()
+    model = models.build(name, SMALL[name], 4, seed=0).eval()
     head = resolve_head(model, 4)
-    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(5, *SMALL[name], generator=torch.Generator().manual_seed(0)) * 3
     w = dict(model.named_parameters())
     assert head.bias is not None
     torch.testing.assert_close(features(model, head, x) @ w[head.weight].T + w[head.bias], model(x))

@@ -216,7 +216,7 @@ def test_a_run_goes_on_with_sites_of_its_own_classes_only(federation: Federation
     federation.run("run", rounds=1, nodes=sites[1], eval_data="")
     other = federation.run(resume="run", rounds=2, nodes=sites[2], eval_data="")
     assert isinstance(other.error, DataError)
-    said = "the nodes' data do not fit those of the run: site-1 does not name its classes as it did before"
+    said = "the nodes' data do not fit those of the run: site-1 does not name its classes or columns as it did before"
     assert said in other.end.reason
 
 

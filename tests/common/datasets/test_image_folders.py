@@ -122,7 +122,8 @@ def test_image_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
     (tmp_path / "empty").mkdir()
     assert refusal(tmp_path / "empty") == (
-        f"folder {tmp_path / 'empty'} holds neither *.parquet files nor CLASS/*.png or *.jpg images"
+        f"folder {tmp_path / 'empty'} holds neither *.parquet files nor CLASS/*.png or *.jpg images "
+        "nor train*.csv"
     )
 
 

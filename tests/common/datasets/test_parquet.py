@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from common import decoders
+from common import tables
 from common.datasets import load
 from tests.common.datasets.sources import REPO, in_another_process, picture, refusal
 
@@ -46,7 +46,7 @@ def parquet_folder(root: Path, image: str, label: str, typed: bool = True, **hal
     for half, labels in halves.items():
         rows = {image: [cell(10 * value) for value in labels], label: labels}
         table = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
-        with decoders._no_progress_bars():
+        with tables._no_progress_bars():
             table.to_parquet(root / f"{half}-00000-of-00001.parquet")
     return root
 
@@ -86,7 +86,8 @@ def test_parquet_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
     untyped = parquet_folder(tmp_path / "b", "scan", "label", typed=False, train=[1])
     assert refusal(untyped) == (
-        f"{untyped}, train has no column of type Image nor one named img or image; it has scan, label"
+        f'{untyped}, train: column "scan" holds no numbers, as each column beside the label must; '
+        "texts stand in one named text or sentence or content, pictures in one named img or image"
     )
     unlabelled = parquet_folder(tmp_path / "c", "image", "target", typed=False, train=[1])
     assert refusal(unlabelled) == (
@@ -95,7 +96,7 @@ def test_parquet_folders_that_cannot_be_used(tmp_path: Path) -> None:
     )
     numbers = tmp_path / "d"
     numbers.mkdir()
-    with decoders._no_progress_bars():
+    with tables._no_progress_bars():
         datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).to_parquet(numbers / "train.parquet")
     assert refusal(numbers).startswith(f'{numbers}, train: column "image" holds no pictures: ')
 
@@ -103,7 +104,7 @@ def test_parquet_folders_that_cannot_be_used(tmp_path: Path) -> None:
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int32")})
     gap = tmp_path / "g"
     gap.mkdir()
-    with decoders._no_progress_bars():
+    with tables._no_progress_bars():
         datasets.Dataset.from_dict(rows, features=features).to_parquet(gap / "train.parquet")
     assert refusal(gap) == f"{gap}, train, row 1 has no picture"
 
@@ -129,7 +130,7 @@ def test_a_hub_data_set(tmp_path: Path, cache: Path) -> None:
     import datasets
 
     parquet_folder(tmp_path / "source", "image", "label", train=[2, 1])
-    with decoders._no_progress_bars():
+    with tables._no_progress_bars():
         datasets.load_dataset(str(tmp_path / "source"), cache_dir=str(tmp_path / "built"))
     (info,) = (tmp_path / "built").glob("*/*/*/*/dataset_info.json")
     home = tmp_path / "home" / "datasets" / "owner___tiny" / "default" / "0.0.0" / "abc"
@@ -181,9 +182,9 @@ def test_a_hub_that_says_nothing_or_no_http_is_not_asked_again(
     with socket.create_server(("127.0.0.1", 0)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setattr(decoders, "HUB_SECONDS", 0.3 if said_first is None else 10.0)
+        monkeypatch.setattr(tables, "HUB_SECONDS", 0.3 if said_first is None else 10.0)
         with ThreadPoolExecutor(1) as pool:
-            said = pool.submit(decoders._hub_answers)
+            said = pool.submit(tables._hub_answers)
             connection, _ = hub.accept()
             with connection:
                 if said_first is not None:
@@ -222,7 +223,7 @@ def test_a_hub_whose_certificate_python_does_not_know_is_there(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as hub, ThreadPoolExecutor(1) as pool:
         monkeypatch.setenv("HF_ENDPOINT", f"https://127.0.0.1:{hub.getsockname()[1]}")
-        said = pool.submit(decoders._hub_answers)
+        said = pool.submit(tables._hub_answers)
         connection, _ = hub.accept()
         with connection, suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True):
             pass

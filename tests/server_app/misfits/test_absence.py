@@ -84,5 +84,5 @@ def test_who_comes_late_with_other_names_of_classes_is_refused(federation: Feder
 
     run = federation.run(nodes=nodes, wrap_grid=moving(after_1={2, 3, 4}))
     (refused,) = [r.refused for r in run.records if isinstance(r, Joined)]
-    assert refused.startswith("site-3 does not name its classes as site-1 does")
+    assert refused.startswith("site-3 does not name its classes or columns as site-1 does")
     assert run.error is None and {c.client for c in run.clients()} == {"site-1", "site-2"}

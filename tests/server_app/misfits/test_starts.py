@@ -48,7 +48,7 @@ def test_nodes_whose_classes_have_other_names_do_not_start(federation: Federatio
     run = federation.run(nodes=nodes)
     assert isinstance(run.error, DataError)
     assert run.end.reason.startswith(
-        "the nodes' data do not fit together: site-2 does not name its classes as site-1 does, and"
+        "the nodes' data do not fit together: site-2 does not name its classes or columns as site-1 does, and"
     )
 
 
@@ -56,7 +56,9 @@ def test_a_test_set_whose_classes_have_other_names_is_refused(federation: Federa
     nodes = [federation.node("site-1", data="tests.federation:named_1"), federation.node("site-2")]
     run = federation.run(nodes=nodes, eval_data="tests.federation:named_2")
     assert isinstance(run.error, DataError)
-    assert run.end.reason == ("eval-data tests.federation:named_2 does not name its classes as the nodes do")
+    assert run.end.reason == (
+        "eval-data tests.federation:named_2 does not name its classes or columns as the nodes do"
+    )
     assert federation.run("same", nodes=nodes, eval_data="tests.federation:named_1").error is None
 
 
