@@ -69,6 +69,29 @@ def run(
     raise typer.Exit(code)
 
 
+@app.command("sweep")
+def compare(
+    overrides: Overrides = None,
+    over: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE,VALUE", help="Values of a key to compare.")
+    ] = None,
+    data: Data = "digits",
+    nodes: Nodes = 5,
+    alpha: Alpha = 0.3,
+    rounds: Rounds = 10,
+    seeds: Seeds = 3,
+    rows: Rows = 0,
+    runs: Runs = Path("runs"),
+) -> None:
+    """All combinations of some keys' values, over several seeds, the first one as the base."""
+    from specfed.experiments.plan import Plan
+    from specfed.experiments.sweep import as_markdown, parse_axes, sweep
+
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    axes = parse_axes(over or ())
+    _experiment("sweep", seeds, runs, lambda folder, say: as_markdown(sweep(plan, axes, folder, say)))
+
+
 @reproduce.command("contribution-correlation")
 def correlation(
     overrides: Overrides = None,
@@ -106,13 +129,12 @@ def drift(
     runs: Runs = Path("runs"),
 ) -> None:
     """Does filtering gradients help where nodes' data differ? Pairs of runs with and without."""
-    from specfed.experiments.drift import as_markdown, drift
     from specfed.experiments.plan import Plan
+    from specfed.experiments.sweep import DRIFT, as_markdown, parse_axes, sweep
 
     plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
-    _experiment(
-        "drift", seeds, runs, lambda folder, say: as_markdown(drift(plan, filters.split(","), folder, say))
-    )
+    axes = parse_axes([f"filter={filters}"])
+    _experiment("drift", seeds, runs, lambda folder, say: as_markdown(sweep(plan, axes, folder, say, DRIFT)))
 
 
 @reproduce.command()

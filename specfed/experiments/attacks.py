@@ -196,7 +196,7 @@ def attacks(plan: Plan, folder: Path, say: Say) -> Result:
     outcomes: dict[str, dict[str, list[Outcome]]] = {name: {mode: [] for mode in MODES} for name in ATTACKS}
     train_rows = 0
     with cluster.scratch() as scratch:
-        for seed, shares in dealt(plan, _config(plan, 0, "honest", MODES[0]), scratch):
+        for seed, shares in dealt(plan, [_config(plan, 0, "honest", MODES[0])], scratch):
             train_rows = shares.train
             for name, mode in product(ATTACKS, MODES):
                 outcome = _run(_config(plan, seed, name, mode), shares.nodes, ATTACKS[name], folder, test)

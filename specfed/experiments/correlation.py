@@ -66,7 +66,7 @@ def contribution_correlation(plan: Plan, folder: Path, say: Say) -> Result:
     test = some_rows(load(plan.data, "test"), plan.rows)
     trials, train_rows = [], 0
     with cluster.scratch() as scratch:
-        for seed, shares in dealt(plan, _config(plan, 0, WEIGHTINGS[0], 1), scratch):
+        for seed, shares in dealt(plan, [_config(plan, 0, WEIGHTINGS[0], 1)], scratch):
             train_rows = shares.train
             trials.append(_trial(plan, seed, shares.nodes, test, folder, say))
     result = Result(plan, train_rows, len(test), tuple(trials), time.monotonic() - started)

@@ -36,9 +36,7 @@ class Plan:
 
     def check(self, own: Iterable[str]) -> None:
         """Raise ConfigError for settings that the experiment, whose own keys these are, does not take."""
-        for key in self.settings:
-            if key in (*OWN_KEYS, *own):
-                raise ConfigError(f'"{key}" is what the experiment itself sets; its options are in --help')
+        require_free(self.settings, (*OWN_KEYS, *own))
         for option, value, least in (("--seeds", self.seeds, 1), ("--rows", self.rows, 0)):
             if value < least:
                 raise ConfigError(f"{option} takes at least {least}; got {value}")
@@ -49,18 +47,27 @@ class Plan:
         return checked({**DEFAULTS, **usual, **self.settings, **run, **own}, {})
 
 
-def dealt(plan: Plan, config: RunConfig, scratch: Path) -> Iterator[tuple[int, cluster.Shares]]:
+def require_free(keys: Iterable[str], own: Iterable[str] = OWN_KEYS) -> None:
+    """Raise ConfigError if one of the ``keys`` is among those that an experiment sets itself."""
+    taken = set(own)
+    for key in keys:
+        if key in taken:
+            raise ConfigError(f'"{key}" is what the experiment itself sets; its options are in --help')
+
+
+def dealt(plan: Plan, configs: Sequence[RunConfig], scratch: Path) -> Iterator[tuple[int, cluster.Shares]]:
     """Each seed with its data, split anew; the nodes keep no rows to test on.
 
     Row numbers go to ``scratch``. Raises SpecfedError for data that cannot be split so, and if the model of
-    ``config`` does not fit them.
+    one of ``configs`` does not fit them.
     """
     for seed in range(plan.seeds):
         rows = scratch / f"seed-{seed}"
         shares = cluster.deal(
             plan.data, plan.nodes, "dirichlet", plan.alpha, seed, False, rows, rows=plan.rows
         )
-        cluster.try_model(config, shares)
+        for config in configs:
+            cluster.try_model(config, shares)
         nodes = tuple(node.model_copy(update={"validation": 0.0}) for node in shares.nodes)
         yield seed, replace(shares, nodes=nodes)
 
