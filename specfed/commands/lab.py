@@ -130,10 +130,10 @@ def drift(
 ) -> None:
     """Does filtering gradients help where nodes' data differ? Pairs of runs with and without."""
     from specfed.experiments.plan import Plan
-    from specfed.experiments.sweep import DRIFT, as_markdown, parse_axes, sweep
+    from specfed.experiments.sweep import DRIFT, as_markdown, sweep
 
     plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
-    axes = parse_axes([f"filter={filters}"])
+    axes = {"filter": filters.split(",")}
     _experiment("drift", seeds, runs, lambda folder, say: as_markdown(sweep(plan, axes, folder, say, DRIFT)))
 
 

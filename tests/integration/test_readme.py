@@ -153,9 +153,10 @@ def test_one_process(tmp_path: Path) -> None:
 
 
 def test_the_ml_engineers_page(tmp_path: Path) -> None:
-    run, drift = commands("docs/ml-engineer.md")
+    run, drift, sweep = commands("docs/ml-engineer.md")
     assert "5/5" in finish(run, tmp_path)
     assert "paired gain, points" in finish(drift, tmp_path)
+    assert "| filter | learning-rate |" in finish(sweep, tmp_path)
 
 
 def test_keys_and_a_small_demo(tmp_path: Path) -> None:
