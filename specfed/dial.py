@@ -51,7 +51,7 @@ def require_control(address: Address, ca: Path | None) -> None:
         raise UnreachableError(
             f"no server answers at {address}; start one with 'specfed server', or name it with --server"
         )
-    context = None if ca is None else ssl.create_default_context(cafile=str(ca))
+    context = None if ca is None else trusting(ca)
     if not answers(address, context):
         how = "without TLS" if ca is None else f"with a certificate that {ca} vouches for"
         raise UnreachableError(
@@ -80,6 +80,17 @@ def certificate_at(address: Address) -> x509.Certificate | None:
     except OSError:
         return None
     return x509.load_der_x509_certificate(shown) if shown else None
+
+
+def trusting(ca: Path) -> ssl.SSLContext:
+    """Trusts what Flower's clients trust under ``ca``.
+
+    Python's own default refuses, since 3.13, certificates that lack parts which RFC 5280 asks for; some that
+    other tools make do.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=ca)
+    return context
 
 
 def unchecked() -> ssl.SSLContext:

@@ -13,7 +13,7 @@ from cryptography import x509
 from common.errors import UnreachableError
 from specfed.addresses import Address
 from specfed.certs import checking, making, reading
-from specfed.dial import DIAL_SECONDS, certificate_at, handshake
+from specfed.dial import DIAL_SECONDS, certificate_at, handshake, trusting
 from specfed.doctor.clock import SET
 from specfed.doctor.finding import Finding, ok, problem, warning, within
 from specfed.launcher import probe
@@ -141,7 +141,7 @@ def renew_for(certificate: x509.Certificate, host: str) -> str:
 def refusal(address: Address, ca: Path) -> str:
     """Why a TLS client that trusts ``ca`` refuses what ``address`` shows; empty if it does not."""
     try:
-        handshake(address, ssl.create_default_context(cafile=str(ca)))
+        handshake(address, trusting(ca))
         return ""
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
