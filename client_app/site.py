@@ -80,7 +80,7 @@ def clipped(policy: Policy, update: Arrays, noise: np.random.Generator | None = 
     """The update as it may leave: no longer than the policy's norm, with its noise.
 
     The noise is fresh from the operating system unless a generator is given: nobody but the site may know
-    it. This is the Gaussian mechanism for one round's update. Nothing here adds up privacy over rounds.
+    it. This is the Gaussian mechanism for one round's update; ``privacy.epsilon`` adds up rounds.
     """
     if not policy.clip_norm:
         return update

@@ -9,6 +9,7 @@ from common.cache import root
 from common.datasets import load
 from common.errors import ConfigError, DataError, UnreachableError
 from common.policy import read_policy
+from common.privacy import DELTA, epsilon
 from specfed.addresses import Address
 from specfed.certs import checking, making, reading
 from specfed.cluster import part_of, scratch
@@ -25,6 +26,7 @@ def findings(settings: NodeSettings) -> Iterator[Finding]:
     yield machine.versions(app_files.description())
     yield from files(settings)
     yield policy(settings)
+    yield from privacy(settings)
     yield programs(settings)
     folders = [("state", Path(settings.state))] if settings.state else []
     yield from machine.disks(folders)
@@ -88,6 +90,25 @@ def policy(settings: NodeSettings) -> Finding:
         return warning("policy", text, "compare 'specfed app-hash' with the coordinator's, then list it")
 
     return guarded("policy", "mend the policy file", check)
+
+
+def privacy(settings: NodeSettings) -> Iterator[Finding]:
+    """What the policy's noise comes to in one run, if it has any."""
+    try:
+        limits = read_policy(settings.policy)
+    except ConfigError:  # said already
+        return
+    if not limits.noise:
+        return
+    spent = f"({epsilon(limits.noise, limits.max_rounds or 1):.3g}, {DELTA:g})-differentially private"
+    if limits.max_rounds:
+        text = (
+            f"the updates of a run's {limits.max_rounds} rounds are {spent}; counts and metrics bear no noise"
+        )
+        yield ok("privacy", text)
+    else:
+        text = f"each round's update is {spent}, and nothing limits the rounds of a run"
+        yield warning("privacy", text, "set max-rounds in the policy")
 
 
 def programs(settings: NodeSettings) -> Finding:

@@ -94,6 +94,30 @@ def test_a_policy_names_the_apps(made: Path, tmp_path: Path) -> None:
     assert found.error is ConfigError and 'Did you mean "max-rounds"?' in found.text
 
 
+@pytest.mark.parametrize(
+    ("text", "state", "said"),
+    [
+        ("noise = 20\nclip-norm = 1\nmax-rounds = 20\n", "ok", "a run's 20 rounds are (1.76, 1e-05)-diff"),
+        (
+            "noise = 1\nclip-norm = 9\n",
+            "warning",
+            "each round's update is (10, 1e-05)-differentially private",
+        ),
+        ("clip-norm = 1\n", None, ""),
+        ("noise = 1\n", None, ""),  # an error, which the policy's own line tells
+    ],
+)
+def test_what_a_policys_noise_comes_to(
+    made: Path, tmp_path: Path, text: str, state: str | None, said: str
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    found = list(node.privacy(settings(made, policy=str(file))))
+    assert [one.state for one in found] == ([state] if state else [])
+    assert all(said in one.text for one in found)
+    assert not list(node.privacy(settings(made)))
+
+
 def test_a_folder_that_executes_nothing_is_a_problem_where_apps_are_listed(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
