@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,22 @@ _MIN_ROWS = 10  # that a Dirichlet split gives each node, where the data suffice
 def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[Rows]:
     """The row numbers of each of ``nodes`` nodes, sorted; together they are all rows, each once.
 
-    ``iid`` deals shuffled rows into shares that differ by at most one. ``dirichlet`` divides every class
-    by proportions drawn from a symmetric Dirichlet distribution: the smaller ``alpha``, the more the
-    nodes differ in classes and size (Hsu et al., 2019); ``iid`` ignores it. The same arguments give the
-    same split everywhere. Raises ConfigError for a kind or alpha that is none, and DataError for labels that
-    cannot be split so.
+    =======================  =========================================================================
+    ``iid``                  shares of shuffled rows that differ by at most one
+    ``dirichlet``            every class is divided by proportions drawn from a symmetric Dirichlet
+                             distribution: the smaller ``alpha``, the more the nodes differ in classes
+                             and size (Hsu et al., 2019)
+    ``only-label-skew``      shares of like size with about two classes each: rows sorted by class are cut
+                             into twice as many shards as nodes, of which each gets two (McMahan et al.,
+                             2017)
+    ``step-quantity-skew``   shuffled rows, of which node i gets a share proportional to i
+    ``step-label-skew``      node i of n has the first C i / n of the C classes in an order drawn by lot,
+                             rounded up; a class is divided evenly among those that have it
+    =======================  =========================================================================
+
+    The last three are the splits of the SpectralFuse paper as we read its one line on each. ``alpha`` is of
+    ``dirichlet`` alone. The same arguments give the same split everywhere. Raises ConfigError for a kind or
+    alpha that is none, and DataError for labels that cannot be split so.
     """
     if kind not in _PARTITIONERS:
         known = ", ".join(_PARTITIONERS)
@@ -32,33 +44,36 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
         raise DataError(f"{len(labels)} rows can be split over 1 to {len(labels)} nodes; got {nodes}")
     if not (alpha > 0 and np.isfinite(alpha)):
         raise ConfigError(f"alpha of a partition must be positive and finite; got {alpha}")
-    import datasets
-
     order = stream(seed, "partition", "order").permutation(len(labels))
-    partitioner = _PARTITIONERS[kind](labels, nodes, alpha, seed)
-    partitioner.dataset = datasets.Dataset.from_dict({"label": labels[order], "row": order})
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it announces each new draw
-            parts = [partitioner.load_partition(node) for node in range(nodes)]
+        parts = _PARTITIONERS[kind](labels[order], nodes, alpha, seed)
     except ValueError as error:
         raise DataError(
             f"a {kind} partition with alpha {alpha} of {len(labels)} rows left one of {nodes} nodes with too "
             "few rows in every draw; take a larger alpha or fewer nodes"
         ) from error
-    return [np.sort(np.asarray(part["row"][:], dtype=np.int64)) for part in parts]
+    if not all(len(part) for part in parts):
+        raise DataError(
+            f"a {kind} partition of {len(labels)} rows left one of {nodes} nodes with none; take fewer nodes"
+        )
+    return [np.sort(order[part]) for part in parts]
 
 
-def _iid(labels: Rows, nodes: int, alpha: float, seed: int) -> Any:
+def in_words(kind: str, alpha: float) -> str:
+    """A split as tables and terminals name it."""
+    return f"Dirichlet({alpha:g})" if kind == "dirichlet" else kind
+
+
+def _iid(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     from flwr_datasets.partitioner import IidPartitioner
 
-    return IidPartitioner(nodes)
+    return _from_library(IidPartitioner(nodes), labels, nodes)
 
 
-def _dirichlet(labels: Rows, nodes: int, alpha: float, seed: int) -> Any:
+def _dirichlet(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    return DirichletPartitioner(
+    partitioner = DirichletPartitioner(
         num_partitions=nodes,
         partition_by="label",
         alpha=float(alpha),
@@ -66,9 +81,54 @@ def _dirichlet(labels: Rows, nodes: int, alpha: float, seed: int) -> Any:
         self_balancing=False,
         seed=torch_seed(seed, "partition", "dirichlet"),
     )
+    return _from_library(partitioner, labels, nodes)
 
 
-_PARTITIONERS: dict[str, Callable[[Rows, int, float, int], Any]] = {"iid": _iid, "dirichlet": _dirichlet}
+def _only_label_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
+    """Not the library's, which leaves rows out that do not fill a shard."""
+    shards = np.array_split(np.argsort(labels, kind="stable"), 2 * nodes)
+    dealt = stream(seed, "partition", "shards").permutation(2 * nodes).reshape(nodes, 2)
+    return [np.concatenate([shards[one], shards[other]]) for one, other in dealt]
+
+
+def _step_quantity_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
+    from flwr_datasets.partitioner import LinearPartitioner
+
+    return _from_library(LinearPartitioner(nodes), labels, nodes)
+
+
+def _step_label_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
+    classes = stream(seed, "partition", "classes").permutation(np.unique(labels))
+    has = [ceil(len(classes) * node / nodes) for node in range(1, nodes + 1)]
+    parts: list[list[Rows]] = [[] for _ in range(nodes)]
+    for place, label in enumerate(classes):
+        owners = [node for node in range(nodes) if place < has[node]]
+        # The rows that are left over go to the last nodes, so that no node has more than a later one.
+        pieces = np.array_split(np.flatnonzero(labels == label), len(owners))
+        for node, piece in zip(reversed(owners), pieces, strict=True):
+            parts[node].append(piece)
+    return [np.concatenate(part) for part in parts]
+
+
+def _from_library(partitioner: Any, labels: Rows, nodes: int) -> list[Rows]:
+    import datasets
+
+    rows = np.arange(len(labels))
+    partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "row": rows})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it announces each new draw
+        parts = [partitioner.load_partition(node) for node in range(nodes)]
+    return [np.asarray(part["row"][:], dtype=np.int64) for part in parts]
+
+
+_PARTITIONERS: dict[str, Callable[[Rows, int, float, int], list[Rows]]] = {
+    "iid": _iid,
+    "dirichlet": _dirichlet,
+    "only-label-skew": _only_label_skew,
+    "step-quantity-skew": _step_quantity_skew,
+    "step-label-skew": _step_label_skew,
+}
+KINDS = tuple(_PARTITIONERS)
 
 
 def free_rider(rows: Rows, size: int, samples: int, seed: int) -> Rows:

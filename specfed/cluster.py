@@ -14,7 +14,7 @@ import numpy.typing as npt
 from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples, load
 from common.errors import ConfigError, DataError, UnreachableError
-from common.partition import free_rider, parse_part, split
+from common.partition import free_rider, in_words, parse_part, split
 from common.seeding import stream
 from specfed.addresses import LOOPBACK, Address, reserve_port
 from specfed.launcher import app_files, children, runs, start
@@ -165,6 +165,7 @@ class Shares:
     nodes: tuple[NodeConfig, ...]
     train: int  # rows that were dealt out
     test: int  # rows that the server tests on
+    how: str  # the split, in words
     free_rider: str  # name of the node that is one, or empty
     input_shape: tuple[int, ...]
     classes: int
@@ -209,6 +210,7 @@ def deal(
         tuple(sites),
         train=len(used),
         test=len(load(data, "test")),
+        how=in_words(partition, alpha),
         free_rider=sites[-1].name if rides else "",
         input_shape=examples.input_shape,
         classes=examples.classes,

@@ -69,7 +69,7 @@ def demo(
                     f"specfed {__version__} · demo · 1 server + {nodes} nodes on this machine, "
                     f"gRPC on {fed.server.fleet}, {near(made)}"
                 )
-                print(dealt(data, shares, partition, alpha), flush=True)
+                print(dealt(data, shares), flush=True)
                 code = _train(fed, config, made, shares.free_rider)
         finally:
             if made.is_dir():

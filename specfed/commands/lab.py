@@ -62,7 +62,7 @@ def run(
         cluster.require_nodes(config, shares)
         cluster.try_model(config, shares)
         print(f"specfed {__version__} · lab · {nodes} nodes in this process")
-        print(dealt(data, shares, partition, alpha), flush=True)
+        print(dealt(data, shares), flush=True)
         code = exit_code(
             show(laboratory.run(config, shares.nodes, writable(runs, "--runs"))), lambda: "no end line"
         )
@@ -77,6 +77,7 @@ def compare(
     ] = None,
     data: Data = "digits",
     nodes: Nodes = 5,
+    partition: Partition = "dirichlet",
     alpha: Alpha = 0.3,
     rounds: Rounds = 10,
     seeds: Seeds = 3,
@@ -87,7 +88,7 @@ def compare(
     from specfed.experiments.plan import Plan
     from specfed.experiments.sweep import as_markdown, parse_axes, sweep
 
-    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()), partition)
     axes = parse_axes(over or ())
     _experiment("sweep", seeds, runs, lambda folder, say: as_markdown(sweep(plan, axes, folder, say)))
 
@@ -97,6 +98,7 @@ def correlation(
     overrides: Overrides = None,
     data: Data = "digits",
     nodes: Nodes = 5,
+    partition: Partition = "dirichlet",
     alpha: Alpha = 0.1,
     rounds: Rounds = 10,
     seeds: Seeds = 3,
@@ -107,7 +109,7 @@ def correlation(
     from specfed.experiments.correlation import as_markdown, contribution_correlation
     from specfed.experiments.plan import Plan
 
-    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()), partition)
     _experiment(
         "contribution-correlation",
         seeds,
@@ -121,6 +123,7 @@ def drift(
     overrides: Overrides = None,
     data: Data = "digits",
     nodes: Nodes = 20,
+    partition: Partition = "dirichlet",
     alpha: Alpha = 0.1,
     filters: Annotated[str, typer.Option(help="Filters to compare, the first one as the base.")] = "none,fft",
     rounds: Rounds = 20,
@@ -132,7 +135,7 @@ def drift(
     from specfed.experiments.plan import Plan
     from specfed.experiments.sweep import DRIFT, as_markdown, sweep
 
-    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()), partition)
     axes = {"filter": filters.split(",")}
     _experiment("drift", seeds, runs, lambda folder, say: as_markdown(sweep(plan, axes, folder, say, DRIFT)))
 
@@ -142,6 +145,7 @@ def attacks(
     overrides: Overrides = None,
     data: Data = "digits",
     nodes: Nodes = 5,
+    partition: Partition = "dirichlet",
     alpha: Alpha = 0.3,
     rounds: Rounds = 10,
     seeds: Seeds = 2,
@@ -153,7 +157,7 @@ def attacks(
     from specfed.experiments.attacks import attacks as attack
     from specfed.experiments.plan import Plan
 
-    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()))
+    plan = Plan(data, nodes, alpha, rounds, seeds, rows, parse_overrides(overrides or ()), partition)
     _experiment("attacks", seeds, runs, lambda folder, say: as_markdown(attack(plan, folder, say)))
 
 

@@ -33,13 +33,10 @@ def near(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def dealt(data: str, shares: "Shares", partition: str, alpha: float) -> str:
+def dealt(data: str, shares: "Shares") -> str:
     """How data were dealt out to nodes."""
-    names = [site.name for site in shares.nodes]
-    how = f"Dirichlet({alpha:g})" if partition == "dirichlet" else partition
-    line = (
-        f"data    {data}: {shares.train:,} train / {shares.test:,} test, {how} over {names[0]}..{names[-1]}"
-    )
+    first, last = shares.nodes[0].name, shares.nodes[-1].name
+    line = f"data    {data}: {shares.train:,} train / {shares.test:,} test, {shares.how} over {first}..{last}"
     if not shares.free_rider:
         return line
     return f"{line}; {shares.free_rider} is a free-rider (10 samples, repeated)"

@@ -252,7 +252,7 @@ def small_print(result: Result) -> str:
     return (
         f"Weight of an attacker: mean over the last half of {plan.rounds} rounds and {plan.seeds} seeds; an "
         f"equal one is {1 / plan.nodes:.3f}. Flagged: turns in both modes. Data {plan.data}: "
-        f"{result.train_rows:,} training rows, {plan.nodes} nodes, Dirichlet({plan.alpha:g}), "
+        f"{result.train_rows:,} training rows, {plan.nodes} nodes, {plan.split}, "
         f"{result.test_rows:,} test rows. {settings} weighting={config.weighting}. {result.seconds:.0f} s. "
         "An attacker who knows the guards can do better than these."
     )

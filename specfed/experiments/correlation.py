@@ -135,7 +135,7 @@ def small_print(result: Result) -> str:
     return (
         f"r: Pearson's correlation over {plan.nodes} nodes of the mean weight in the last half of "
         f"{plan.rounds} rounds with the test accuracy of the node's own model after as many local steps. "
-        f"Data {plan.data}: {result.train_rows:,} training rows, Dirichlet({plan.alpha:g}), "
+        f"Data {plan.data}: {result.train_rows:,} training rows, {plan.split}, "
         f"{result.test_rows:,} test rows. {settings}. {result.seconds:.0f} s. "
         "A single r over so few nodes is weak evidence: those of unrelated numbers have a standard "
         f"deviation of {1 / math.sqrt(plan.nodes - 1):.2f}."

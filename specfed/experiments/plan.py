@@ -11,6 +11,7 @@ from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples
 from common.errors import ConfigError
 from common.ledger import Header, Record
+from common.partition import in_words
 from common.seeding import stream
 from common.text import to_json
 from specfed import cluster, lab
@@ -28,11 +29,17 @@ class Plan:
 
     data: str
     nodes: int
-    alpha: float  # of the Dirichlet split
+    alpha: float  # of a Dirichlet split
     rounds: int
     seeds: int  # 0, 1, ...: each one a subset, a split and an initialisation
     rows: int  # random training rows that are used, and at most so many test rows; 0 uses all
     settings: Mapping[str, Value]
+    partition: str = "dirichlet"  # one of ``common.partition.KINDS``
+
+    @property
+    def split(self) -> str:
+        """How rows are dealt out, in words."""
+        return in_words(self.partition, self.alpha)
 
     def check(self, own: Iterable[str]) -> None:
         """Raise ConfigError for settings that the experiment, whose own keys these are, does not take."""
@@ -64,7 +71,7 @@ def dealt(plan: Plan, configs: Sequence[RunConfig], scratch: Path) -> Iterator[t
     for seed in range(plan.seeds):
         rows = scratch / f"seed-{seed}"
         shares = cluster.deal(
-            plan.data, plan.nodes, "dirichlet", plan.alpha, seed, False, rows, rows=plan.rows
+            plan.data, plan.nodes, plan.partition, plan.alpha, seed, False, rows, rows=plan.rows
         )
         for config in configs:
             cluster.try_model(config, shares)

@@ -231,7 +231,7 @@ def small_print(result: Result) -> str:
     )
     return (
         f"Data {plan.data}: {result.train_rows:,} training rows, {plan.nodes} nodes, "
-        f"Dirichlet({plan.alpha:g}), {plan.rounds} rounds, {result.test_rows:,} test rows. {settings}. "
+        f"{plan.split}, {plan.rounds} rounds, {result.test_rows:,} test rows. {settings}. "
         f"{result.seconds:.0f} s. Runs of one seed share split, initialisation, cohorts and order of "
         f"batches{tuned}."
     )

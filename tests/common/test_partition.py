@@ -1,12 +1,14 @@
 """Simulated shares: every row once, repeatable, and as uneven as asked for."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ConfigError, DataError
-from common.partition import free_rider, parse_part, split
+from common.partition import KINDS, free_rider, parse_part, split
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -14,7 +16,7 @@ LABELS = np.repeat(np.arange(10), 100)
 @settings(max_examples=30)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=60).map(np.array),
-    st.sampled_from(["iid", "dirichlet"]),
+    st.sampled_from(KINDS),
     st.integers(1, 6),
     st.sampled_from([0.05, 0.5, 5, 1000.0]),
     st.integers(0, 2**63 - 1),
@@ -23,7 +25,7 @@ def test_every_row_belongs_to_exactly_one_node(labels, kind, nodes, alpha, seed)
     try:
         parts = split(labels, kind, nodes, alpha, seed)
     except DataError:  # only where there is too little to divide
-        assert nodes > len(labels) or (kind == "dirichlet" and nodes > 1)
+        assert nodes > len(labels) or (kind != "iid" and nodes > 1)
         return
     assert len(parts) == nodes
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
@@ -51,7 +53,7 @@ def test_a_smaller_alpha_divides_classes_less_evenly() -> None:
     assert min(map(len, split(LABELS, "dirichlet", 4, 0.1, 1))) >= 10
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_decides(kind: str) -> None:
     def told(seed: int) -> list[list[int]]:
         return [part.tolist() for part in split(LABELS, kind, 3, 0.5, seed)]
@@ -77,8 +79,38 @@ def test_the_split_is_the_same_everywhere_and_silent(capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
+def test_only_label_skew_gives_like_sizes_and_few_classes() -> None:
+    parts = split(LABELS, "only-label-skew", 5, 1.0, 3)
+    assert [len(part) for part in parts] == [200] * 5
+    assert all(len(set(LABELS[part])) <= 2 for part in parts)
+    # 997 rows in 14 shards of 71 or 72.
+    assert {len(part) for part in split(LABELS[:997], "only-label-skew", 7, 1.0, 3)} <= {142, 143, 144}
+
+
+def test_step_quantity_skew_grows_with_classes_mixed() -> None:
+    parts = split(LABELS, "step-quantity-skew", 4, 1.0, 3)
+    assert [len(part) for part in parts] == [100, 200, 300, 400]
+    counts = np.array([np.bincount(LABELS[part], minlength=10) for part in parts])
+    assert counts[3] == pytest.approx(np.full(10, 40), abs=16)  # a standard deviation of 4.6
+
+
+def test_step_label_skew_grows_in_classes_and_rows() -> None:
+    parts = split(LABELS, "step-label-skew", 5, 1.0, 3)
+    # Of 10 classes node i has 2 i. Two of them are shared by 5 nodes, the next two by 4, and so on.
+    assert [len(set(LABELS[part])) for part in parts] == [2, 4, 6, 8, 10]
+    shares = [200 / 5, 200 / 4, 200 / 3, 200 / 2, 200]
+    assert [len(part) for part in parts] == pytest.approx(np.cumsum(shares), abs=4)
+    for small, large in pairwise(parts):
+        assert set(LABELS[small]) < set(LABELS[large]) and len(small) < len(large)
+
+
+def test_more_nodes_than_classes_have_them_in_steps() -> None:
+    parts = split(LABELS % 3, "step-label-skew", 7, 1.0, 0)
+    assert [len(set(LABELS[part] % 3)) for part in parts] == [1, 1, 2, 2, 3, 3, 3]
+
+
 def test_one_node_has_everything() -> None:
-    for kind in ("iid", "dirichlet"):
+    for kind in KINDS:
         (part,) = split(LABELS, kind, 1, 0.5, 0)
         assert part.tolist() == list(range(1000))
 
@@ -91,7 +123,7 @@ def test_one_node_has_everything() -> None:
             "dirichlt",
             2,
             1.0,
-            'unknown partition "dirichlt"; takes iid, dirichlet. Did you mean "dirichlet"?',
+            f'unknown partition "dirichlt"; takes {", ".join(KINDS)}. Did you mean "dirichlet"?',
         ),
         (3, "iid", 4, 1.0, "3 rows can be split over 1 to 3 nodes; got 4"),
         (3, "dirichlet", 0, 1.0, "3 rows can be split over 1 to 3 nodes; got 0"),
@@ -105,6 +137,13 @@ def test_one_node_has_everything() -> None:
             0.01,
             "a dirichlet partition with alpha 0.01 of 50 rows left one of 50 nodes with too few rows "
             "in every draw; take a larger alpha or fewer nodes",
+        ),
+        (
+            8,
+            "step-label-skew",
+            7,
+            1.0,
+            "a step-label-skew partition of 8 rows left one of 7 nodes with none; take fewer nodes",
         ),
     ],
 )

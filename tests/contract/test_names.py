@@ -10,7 +10,9 @@ from client_app.algorithms import ALGORITHMS
 from common.config import RunConfig
 from common.filters import FILTERS
 from common.models import MODELS
+from common.partition import KINDS
 from common.traits import is_scored
+from specfed.commands.options import PARTITIONS
 from strategies import presets
 from strategies.fedlaw import Proxy
 from strategies.presets import OPTIMIZERS, PRESETS, SERVER_RULES
@@ -69,6 +71,10 @@ def test_every_model_is_named_where_the_key_is_described() -> None:
     description = RunConfig.model_fields["model"].description
     assert description == f"{', '.join(MODELS)}, or module:function"
     assert RunConfig().model in MODELS
+
+
+def test_every_partition_is_named_where_the_option_is_described() -> None:
+    assert f"How data are split: {', '.join(KINDS)}." == PARTITIONS
 
 
 @pytest.mark.parametrize(("weighting", "mode"), list(product(PRESETS, sorted(choices("contribution")))))

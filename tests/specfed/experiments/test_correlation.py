@@ -114,7 +114,9 @@ def test_a_tiny_experiment_from_end_to_end(tmp_path: Path) -> None:
 def test_a_node_alone_takes_the_steps_it_takes_in_the_federation(tmp_path: Path) -> None:
     from common.ledger import read
 
-    contribution_correlation(Plan("digits", 2, 0.5, 2, 1, 60, {"model": "mlp4"}), tmp_path, lambda line: None)
+    plan = Plan("digits", 2, 0.5, 2, 1, 60, {"model": "mlp4"}, "step-quantity-skew")
+    result = contribution_correlation(plan, tmp_path, lambda line: None)
+    assert result.trials[0].examples == (20, 40) and "rows, step-quantity-skew, " in as_markdown(result)
 
     def steps(pattern: str) -> list[int | None]:
         (file,) = tmp_path.glob(f"*{pattern}*/ledger.jsonl")
