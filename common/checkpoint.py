@@ -21,7 +21,7 @@ from common.files import gone_on_failure, write_through, write_whole
 from common.params import Arrays
 from common.text import to_json
 
-FORMAT = 5
+FORMAT = 6
 PARTS = ("model", "buffers", "optimizer", "personal", "shared", "trail")
 
 

@@ -10,18 +10,22 @@ test        what is flagged                                                  if
 ``empty``   an update far shorter than the others                            below 0.05 of a median
 ``replay``  one that is a mix of models that everybody has received           all but 0.001 of it
 ``copy``    one that brings what another one brings                          cosine above 0.99
-``noise``   one that has no more in common with any other than chance gives  z below 5
+``noise``   one that has no more in common with any other than chance gives  z below 5, the typical
+                                                                             one above
 ==========  ===============================================================  =======================
 
 Everybody has received the model as it is, as it was at the start, and in the last ten rounds. So all tests
 but the first take the span of these out of each update: what is left, e_i, is what a node brings.
 
-Were the signs of e_i drawn by lot, whatever the sizes of its elements, its inner product with e_j would
-have the mean 0 and the variance sum_k e_ik^2 e_jk^2. So z_i is the largest ratio of an absolute inner
-product with another to the root of that, of the three tensors', and passes 5 by chance about once in a
-million pairs. Honest updates have a little of everything in common, though hardly anything in one tensor of
-one round now and then; what they have with a negative sign is drift, and counts. Where updates lie in a
-subspace by construction (algorithm ``ssf``), z is taken down by the root of its share of the dimensions.
+For ``noise`` each element of e_i is replaced by the root of its size, with its sign: else a few large ones,
+such as those of the commonest words in a table of embeddings, decide alone. Were the signs drawn by lot,
+whatever the sizes, the inner product of two such rows would have the mean 0 and the variance
+sum_k |e_ik e_jk|. So z_i is the largest ratio of an absolute inner product with another to the root of that,
+of the three tensors', and passes 5 by chance about once in a million pairs. Honest updates have a little of
+everything in common; what they have with a negative sign is drift, and counts. Where all nodes have nearly
+learnt their own rows, hardly anything may be left: nobody is flagged where the median of z is below 5, too.
+Where updates lie in a subspace by construction (algorithm ``ssf``), z is taken down by the root of its share
+of the dimensions.
 
 An update that fails ``empty``, ``replay`` or ``noise`` is left out of the round if flags weigh: of the sum,
 of medians and the like, of buffers, and of what algorithms keep on the server; what its node would have
@@ -34,7 +38,7 @@ for privacy looks like any other noise. So a flag asks somebody to look, and tak
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +101,9 @@ class Guards:
 
         Empty updates and replays are nobody's peers in the tests after theirs, and copies are no peers of
         each other. Nobody is flagged among fewer than ``min_clients`` clients, and by ``noise`` nobody with
-        fewer than ``min_clients - 1`` peers. If flags weigh, all but ``copy`` drop a reply, unless nobody
-        with a weight would be left.
+        fewer than ``min_clients - 1`` peers, nor anybody in a round whose typical update fails that test,
+        which a note says. If flags weigh, all but ``copy`` drop a reply, unless nobody with a weight would be
+        left.
         """
         names = round_.clients
         if len(names) < self.min_clients:
@@ -113,7 +118,11 @@ class Guards:
         copies, peers = twins.sum(axis=1), live & ~twins
         z = _coherence(facts, peers) * math.sqrt(self.freedom)
         needed = len(names) if self.unseen(round_.model) else self.min_clients - 1
-        noise: Mask = (peers.sum(axis=1) >= needed) & (z < self.noise)
+        tested: Mask = peers.sum(axis=1) >= needed
+        like_noise: Mask = tested & (z < self.noise)
+        typical = float(np.median(z[tested])) if tested.any() else 0.0
+        noise: Mask = like_noise & (typical >= self.noise)
+        notes = (_UNTOLD.format(typical),) if like_noise.any() and not noise.any() else ()
 
         def alike(i: int) -> str:
             return _ALIKE.format(names[int(likeness[i].argmax())], likeness[i].max())
@@ -127,7 +136,8 @@ class Guards:
         found = {name: tuple(t.flag(i) for t in tests if t.hits[i]) for i, name in enumerate(names)}
         flags = {name: some for name, some in found.items() if some}
         factors = ~(empty | replay | noise) / (1.0 + copies)
-        return _weighed(weights, factors, names, flags) if self.weigh else Sighting(weights, flags)
+        seen = _weighed(weights, factors, names, flags) if self.weigh else Sighting(weights, flags)
+        return replace(seen, notes=(*notes, *seen.notes))
 
     def unseen(self, model: Arrays) -> str:
         """What the tests do not look for in a model of these parameters, in a sentence; empty if nothing."""
@@ -147,24 +157,25 @@ class _Facts:
 
     parts: Vector  # (m,), an update's length over the typical one
     together: Vector  # (m, m), inner products of what is left of the updates, whose length is 1
-    own: tuple[Vector, ...]  # of each tensor by itself, (m, m)
+    own: tuple[Vector, ...]  # of the signed roots of each tensor's elements, (m, m)
     chance: tuple[Vector, ...]  # the standard deviations of those, were signs drawn by lot
 
 
 def _facts(round_: Round, trail: Trail) -> _Facts:
     """One tensor after the other, so that the numbers of only one are in memory once more."""
     tensors = _tensors(round_.model)
-    sizes, own, chance = [], [], []
+    sizes, products, own, chance = [], [], [], []
     for name, block in zip(tensors, _blocks(round_.model), strict=True):
         lengths, left = _polar(np.stack([_part(reply.update[name]) for reply in round_.replies]))
         left = _beside(left, _received(_part(round_.model[name]), trail[:, block].astype(np.float64)))
         sizes.append(lengths)
-        own.append(left @ left.T)
-        squares = np.square(left, out=left)
-        chance.append(np.sqrt(squares @ squares.T))
+        products.append(left @ left.T)
+        roots = np.sqrt(np.abs(left))
+        own.append((signed := np.copysign(roots, left, out=left)) @ signed.T)
+        chance.append(np.sqrt(np.square(roots, out=roots) @ roots.T))
     whole: Vector = np.hypot.reduce(sizes)
     shares = np.array(sizes) / np.where(whole > 0, whole, 1.0)
-    together = np.einsum("ti,tj,tij->ij", shares, shares, np.array(own))
+    together = np.einsum("ti,tj,tij->ij", shares, shares, np.array(products))
     return _Facts(whole / _typical(whole), together, tuple(own), tuple(chance))
 
 
@@ -180,6 +191,7 @@ def _typical(lengths: Vector) -> float:
 _SHORT = "its update is {:.2g} of the round's typical length: it brings next to nothing"
 _OLD = "its update is made of models that everybody has received, but for {:.1g} of its length"
 _ALIKE = "its update brings what that of {} brings (cosine {:.4f}): one of them may be a copy"
+_UNTOLD = "the guards cannot tell noise: the typical update has as little in common with others (z {:.1f})"
 _LONELY = (
     "its update has no more in common with any other than chance gives (z {:.1f}): it may be noise, also "
     "such as a site adds for privacy"
@@ -229,7 +241,8 @@ def _part(x: NDArray[np.generic]) -> Vector:
 
 
 def _picked(x: NDArray[np.generic]) -> NDArray[np.generic]:
-    return x.reshape(-1)[:: max(1, math.ceil(x.size / MOST))]
+    """Every so manieth element, an odd number: with an even one they would all be of a few columns."""
+    return x.reshape(-1)[:: math.ceil(x.size / MOST) | 1]
 
 
 def _blocks(model: Arrays) -> list[slice]:

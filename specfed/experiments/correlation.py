@@ -2,19 +2,21 @@
 
 Every node trains alone once, and the model that it ends with is tested; then the federation runs once for
 each weighting. Pearson's correlation of the nodes' mean weights with those accuracies is what contribution
-papers report.
+papers report. A run that fails, say because a node with two classes diverges alone, is a result too: what it
+would have been compared in has no correlation.
 """
 
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from common.config import NodeConfig, RunConfig, Value
 from common.datasets import Examples, load
+from common.errors import RunFailed
 from common.ledger import ClientRecord, Record
 from specfed import cluster
 from specfed.experiments.plan import (
@@ -39,9 +41,10 @@ class Trial:
 
     seed: int
     examples: tuple[int, ...]
-    alone: tuple[float, ...]  # test accuracy of a node's own model, 0..1
-    weights: Mapping[str, tuple[float, ...]]  # means over the last half of the rounds
-    accuracy: Mapping[str, float]  # of the federation's last model on the same test rows
+    alone: tuple[float | None, ...]  # test accuracy of a node's own model, 0..1; None if it failed
+    weights: Mapping[str, tuple[float, ...]]  # means over the last half of the rounds; none of a failed run
+    accuracy: Mapping[str, float]  # of the federation's last model on the same test rows, likewise
+    failed: Mapping[str, str] = field(default_factory=dict)  # why, by the run's name
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,19 @@ class Result:
 def contribution_correlation(plan: Plan, folder: Path, say: Say) -> Result:
     """Run the experiment; its runs and ``result.json`` and ``result.md`` go into ``folder``.
 
-    ``say`` gets a line after each run. A node on its own is a federation of one: the same local steps, on the
-    same batches, from the same start. Raises SpecfedError for a plan that cannot be carried out.
+    ``say`` gets a line after each run, and the files are written anew after each seed. A node on its own is a
+    federation of one: the same local steps, on the same batches, from the same start. Raises SpecfedError for
+    a plan that cannot be carried out.
     """
     started = time.monotonic()
     plan.check(("weighting", "fraction-train", "min-replies"))
     test = some_rows(load(plan.data, "test"), plan.rows)
-    trials, train_rows = [], 0
+    result = Result(plan, 0, len(test), (), 0.0)
     with cluster.scratch() as scratch:
         for seed, shares in dealt(plan, [_config(plan, 0, WEIGHTINGS[0], 1)], scratch):
-            train_rows = shares.train
-            trials.append(_trial(plan, seed, shares.nodes, test, folder, say))
-    result = Result(plan, train_rows, len(test), tuple(trials), time.monotonic() - started)
-    save(folder, as_json(result), as_markdown(result))
+            trials = (*result.trials, _trial(plan, seed, shares.nodes, test, folder, say))
+            result = Result(plan, shares.train, len(test), trials, time.monotonic() - started)
+            save(folder, as_json(result), as_markdown(result))
     return result
 
 
@@ -94,8 +97,16 @@ def mean_weights(records: Iterable[Record], nodes: Sequence[str], rounds: int) -
 
 
 def correlations(trials: Sequence[Trial], weighting: str) -> list[float | None]:
-    """Of each seed, the correlation of the mean weights with the accuracies of nodes on their own."""
-    return [pearson(trial.weights[weighting], trial.alone) for trial in trials]
+    """Of each seed, the correlation of the mean weights with the accuracies of nodes on their own.
+
+    None where it is undefined, or a run failed that it takes.
+    """
+    return [_r(trial.weights.get(weighting), trial.alone) for trial in trials]
+
+
+def _r(weights: Sequence[float] | None, alone: Sequence[float | None]) -> float | None:
+    there = [accuracy for accuracy in alone if accuracy is not None]
+    return pearson(weights, there) if weights and len(there) == len(alone) else None
 
 
 def as_json(result: Result) -> dict[str, object]:
@@ -104,7 +115,7 @@ def as_json(result: Result) -> dict[str, object]:
         weighting: {
             "pearson": (r := correlations(result.trials, weighting)),
             "pearson-mean": mean_of(r),
-            "accuracy-mean": mean_of(trial.accuracy[weighting] for trial in result.trials),
+            "accuracy-mean": mean_of(trial.accuracy.get(weighting) for trial in result.trials),
         }
         for weighting in WEIGHTINGS
     }
@@ -118,12 +129,16 @@ def as_markdown(result: Result) -> str:
     rows = []
     for weighting in WEIGHTINGS:
         r = correlations(result.trials, weighting)
-        accuracies = [trial.accuracy[weighting] for trial in result.trials]
+        accuracies = [trial.accuracy.get(weighting) for trial in result.trials]
         each = ", ".join(number(a, 3) for a in accuracies)
         rows.append(
             [weighting, *(number(v, 2) for v in (*r, mean_of(r))), number(mean_of(accuracies), 3), each]
         )
-    return "\n".join([*markdown_table(head, rows), "", *_nodes_table(result), "", small_print(result), ""])
+    failed = [f"- seed {t.seed}, {name}: {why}" for t in result.trials for name, why in t.failed.items()]
+    why = ["", "Failed runs, and so no r where they would count:", "", *failed] if failed else []
+    return "\n".join(
+        [*markdown_table(head, rows), "", *_nodes_table(result), *why, "", small_print(result), ""]
+    )
 
 
 def small_print(result: Result) -> str:
@@ -150,19 +165,30 @@ def _trial(
 ) -> Trial:
     names = [node.name for node in nodes]
     examples = tuple(len(np.load(node.rows, allow_pickle=False)) for node in nodes)
-    alone = []
+    alone: list[float | None] = []
+    failed: dict[str, str] = {}
     for node, rows in zip(nodes, examples, strict=True):
         config = _config(plan, seed, "uniform", 1, f"alone-{node.name}")
-        alone.append(run_and_test(config, [node], folder, test)[1])
-        say(f"seed {seed}  {node.name} alone  {rows:>6,} rows  accuracy {alone[-1]:.3f}")
+        try:
+            alone.append(run_and_test(config, [node], folder, test)[1])
+        except RunFailed as error:
+            alone.append(None)
+            failed[f"{node.name} alone"] = str(error)
+        said = failed.get(f"{node.name} alone") or f"accuracy {number(alone[-1], 3)}"
+        say(f"seed {seed}  {node.name} alone  {rows:>6,} rows  {said}")
     weights, accuracy = {}, {}
     for weighting in WEIGHTINGS:
         config = _config(plan, seed, weighting, plan.nodes)
-        records, accuracy[weighting] = run_and_test(config, nodes, folder, test)
+        try:
+            records, accuracy[weighting] = run_and_test(config, nodes, folder, test)
+        except RunFailed as error:
+            failed[weighting] = str(error)
+            say(f"seed {seed}  {weighting:<12}  {error}")
+            continue
         weights[weighting] = mean_weights(records, names, plan.rounds)
-        r = number(pearson(weights[weighting], alone), 2)
+        r = number(_r(weights[weighting], alone), 2)
         say(f"seed {seed}  {weighting:<12}  r {r:>5}  accuracy {accuracy[weighting]:.3f}")
-    return Trial(seed, examples, tuple(alone), weights, accuracy)
+    return Trial(seed, examples, tuple(alone), weights, accuracy, failed)
 
 
 def _config(plan: Plan, seed: int, weighting: str, nodes: int, name: str = "") -> RunConfig:
@@ -179,6 +205,7 @@ def _nodes_table(result: Result) -> list[str]:
     rows = []
     for trial in result.trials:
         for i, count in enumerate(trial.examples):
-            weights = [number(trial.weights[weighting][i], 3) for weighting in WEIGHTINGS]
+            given = [trial.weights.get(weighting) for weighting in WEIGHTINGS]
+            weights = [number(weight[i] if weight else None, 3) for weight in given]
             rows.append([str(trial.seed), f"site-{i + 1}", f"{count:,}", number(trial.alone[i], 3), *weights])
     return markdown_table(head, rows)

@@ -221,9 +221,9 @@ def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        *(b"", b"{", b"[]", b"3", b"{}", b"\xff", b'{"format": 5}'),
-        b'{"format": 5, "round": "x", "parts": ["model"], "state": {}}',
-        b'{"format": 5, "round": 1, "parts": 7, "state": {}}',
+        *(b"", b"{", b"[]", b"3", b"{}", b"\xff", b'{"format": 6}'),
+        b'{"format": 6, "round": "x", "parts": ["model"], "state": {}}',
+        b'{"format": 6, "round": 1, "parts": 7, "state": {}}',
     ],
 )
 def test_a_broken_state_is_refused(tmp_path: Path, state: bytes) -> None:
@@ -237,7 +237,7 @@ def test_another_format_is_told(tmp_path: Path) -> None:
     (final / "state.json").write_text('{"format": 2, "round": 1, "state": {}}')
     with pytest.raises(DataError) as refused:
         load_latest(tmp_path)
-    assert str(refused.value) == f"{final} has checkpoint format 2; this version reads 5"
+    assert str(refused.value) == f"{final} has checkpoint format 2; this version reads 6"
 
 
 def test_no_checkpoint_is_told(tmp_path: Path) -> None:

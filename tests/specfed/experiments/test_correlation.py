@@ -111,6 +111,33 @@ def test_a_tiny_experiment_from_end_to_end(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*/ledger.jsonl"))) == len(told)
 
 
+def test_runs_that_fail_have_no_correlation_and_the_others_go_on(tmp_path: Path) -> None:
+    told: list[str] = []
+    plan = Plan("digits", 3, 0.5, 4, 1, 90, PLAN.settings | {"learning-rate": 1e6})
+    result = contribution_correlation(plan, tmp_path, told.append)
+    assert len(told) == 3 + len(WEIGHTINGS) and sum("3 rounds in a row" in line for line in told) == 6
+    one, two, three = result.trials[0].alone  # the second has one step a round, and ends with some model
+    assert one is three is None and two is not None and not result.trials[0].weights
+    lines = as_markdown(result).splitlines()
+    assert lines[2] == "| spectralfed | - | - | - | - |"
+    assert sum(line.startswith("- seed 0, ") for line in lines) == 6
+    assert json.loads((tmp_path / "result.json").read_text())["table"]["cgsv"]["pearson"] == [None]
+
+
+def test_one_node_that_fails_alone_takes_the_seeds_correlation() -> None:
+    weights = dict.fromkeys(WEIGHTINGS, (0.2, 0.3, 0.5))
+    accuracy = dict.fromkeys(WEIGHTINGS, 0.5)
+    trials = (
+        Trial(0, (1, 2, 3), (0.2, None, 0.5), weights, accuracy, {"site-2 alone": "the loss is NaN"}),
+        Trial(1, (1, 2, 3), (0.2, 0.3, 0.5), {"cgsv": (0.2, 0.3, 0.5)}, {"cgsv": 0.4}),
+    )
+    lines = as_markdown(Result(PLAN, 90, 90, trials, 3.2)).splitlines()
+    assert lines[2] == "| spectralfed | - | - | - | 0.500 | 0.500, - |"
+    assert lines[5] == "| cgsv | - | 1.00 | 1.00 | 0.450 | 0.500, 0.400 |"
+    assert "| 0 | site-2 | 2 | - | 0.300 | 0.300 | 0.300 | 0.300 |" in lines
+    assert "- seed 0, site-2 alone: the loss is NaN" in lines
+
+
 def test_a_node_alone_takes_the_steps_it_takes_in_the_federation(tmp_path: Path) -> None:
     from common.ledger import read
 

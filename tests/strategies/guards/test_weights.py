@@ -12,7 +12,7 @@ from common.config import RunConfig
 from strategies import presets
 from strategies.guards import Guards
 from strategies.recipe import RecipeState
-from tests.strategies.guards.cohorts import EQUAL, SHAPE, cohort, draw, honest, moves_of, round_of
+from tests.strategies.guards.cohorts import EQUAL, SHAPE, cohort, draw, found_by, honest, moves_of, round_of
 
 
 def test_flags_only_tell_unless_they_weigh() -> None:
@@ -51,13 +51,23 @@ def test_three_that_are_alike_share_the_weight_of_one() -> None:
     assert seen.weights == pytest.approx([1 / 12, 1 / 4, 1 / 4, 1 / 4, 1 / 12, 1 / 12])
 
 
-@pytest.mark.parametrize("updates", ["noise", "zeros"])
-def test_where_everybody_is_flagged_the_weights_stay_and_a_note_says_so(updates: str) -> None:
-    round_ = round_of({n: draw(i) if updates == "noise" else np.zeros(SHAPE) for i, n in enumerate("abc")})
+def test_where_everybody_is_flagged_the_weights_stay_and_a_note_says_so() -> None:
+    round_ = round_of({name: np.zeros(SHAPE) for name in "abc"})
     weights = np.array([0.5, 0.3, 0.2])
     seen = Guards(weigh=True).look(weights, round_)
     assert len(seen.flags) == 3 and seen.weights is weights
     assert seen.notes == ("the guards flag everybody who has a weight, and take none",)
+
+
+def test_where_the_typical_update_is_like_noise_nobody_is_flagged_for_it() -> None:
+    weights = np.array([0.4, 0.3, 0.2, 0.1])
+    three = {name: draw(i) for i, name in enumerate("abc")}
+    seen = Guards(weigh=True).look(weights, round_of(three | {"d": np.zeros(SHAPE)}))
+    assert [*seen.flags] == ["d"] and seen.weights == pytest.approx([4 / 9, 3 / 9, 2 / 9, 0])
+    assert len(seen.notes) == 1 and seen.notes[0].startswith("the guards cannot tell noise: the typical")
+    # Of five, three are honest: the other two are told.
+    two = {name: honest(ord(name)) for name in "xyz"} | {"a": three["a"], "b": three["b"]}
+    assert found_by(Guards(), round_of(two)) == {"a": ["noise"], "b": ["noise"]}
 
 
 @given(st.lists(st.sampled_from(["honest", "noise", "zero", "copy", "huge", "tiny"]), min_size=1, max_size=7))
@@ -135,7 +145,7 @@ def test_who_is_left_out_keeps_what_it_had_of_the_servers_model(part: str) -> No
 
 def test_a_recipe_tells_where_the_guards_take_none() -> None:
     recipe = presets.build(RunConfig.read({"weighting": "uniform", "guards": "weight"}, "the test"))
-    round_ = round_of({name: draw(i) for i, name in enumerate("abc")})
+    round_ = round_of({name: np.zeros(SHAPE) for name in "abc"})
     _, outcome = recipe.run(RecipeState(), round_, round_.clients)
     assert outcome.notes == ("the guards flag everybody who has a weight, and take none",)
     assert len(outcome.flags) == 3 and outcome.weights == pytest.approx(np.full(3, 1 / 3))
