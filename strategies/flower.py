@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast, final
 
+import httpx
 import numpy as np
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -56,6 +57,7 @@ log = logging.getLogger("flwr")
 
 UNAVAILABLE = (3, 4, 5)  # Flower's codes for a message that expired or a node that went away
 PART_SECONDS = 2.0  # for the rest of a reply, where there is no deadline
+TROUBLE_SECONDS = 120.0  # in which a server may fail to hand out replies before a run gives up
 SLACK = 5.0  # seconds after the deadline in which Flower's own error replies still arrive
 
 
@@ -411,6 +413,7 @@ class PollingGrid:
     def __init__(self, grid: Grid, interval: float = 0.25) -> None:
         self._grid, self._interval = grid, interval
         self._largest = largest_reply(())
+        self._answered = time.monotonic()  # when the server last handed out what it had
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._grid, name)
@@ -421,13 +424,14 @@ class PollingGrid:
         sent = list(messages)  # Flower reads them twice
         self._largest = largest_reply(sent)
         waiting = {i for i in self._grid.push_messages(sent) if i} if sent else set()
+        self._answered = time.monotonic()
         replies: list[Message] = []
         while waiting:
             # A reply that is announced, but never arrives whole, takes all the time that is left. What came
             # from others meanwhile is seen when it is over, in a last look that waits for nothing.
             over = time.monotonic() >= deadline
             with patience(deadline - time.monotonic()), guarded(self._largest):
-                pulled = list(self._grid.pull_messages(waiting))
+                pulled = self._pulled(waiting)
             for reply in pulled:
                 replies.append(reply)
                 waiting.discard(reply.metadata.reply_to_message_id)
@@ -439,7 +443,20 @@ class PollingGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to these messages that have come. Soon back, also if one of them has come in part."""
         with patience(PART_SECONDS), guarded(self._largest):
-            return list(self._grid.pull_messages(message_ids))
+            return self._pulled(message_ids)
+
+    def _pulled(self, message_ids: Iterable[str]) -> list[Message]:
+        """What has come; nothing where the server has an error of its own, such as a disk that hangs."""
+        try:
+            replies = list(self._grid.pull_messages(message_ids))
+        except httpx.HTTPStatusError as error:
+            trouble = time.monotonic() - self._answered
+            if error.response.is_client_error or trouble > TROUBLE_SECONDS:
+                raise
+            log.warning("the server cannot hand out replies, and is asked again: %s", one_line(str(error)))
+            return []
+        self._answered = time.monotonic()
+        return replies
 
     def as_grid(self) -> Grid:
         """Itself, for a type checker."""

@@ -1,8 +1,12 @@
 """``specfed node``: a site's node that stays until Ctrl-C."""
 
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +20,10 @@ from specfed.logs import Log
 
 if TYPE_CHECKING:
     from specfed.deployment import NodeSettings
+    from specfed.launcher.children import Process
     from specfed.launcher.start import Parting
+
+PAUSE = 20.0  # seconds before a node starts anew
 
 
 def node(
@@ -76,6 +83,8 @@ def node(
         said, count = cluster.take_part(
             settings.config(), settings.part, settings.alpha, settings.part_seed, folder
         )
+        if not said.state:  # else Flower keeps what algorithms remember in memory, of each run that ever was
+            said = said.model_copy(update={"state": str(folder / "state")})
         warning = dial.require_fleet(address, identity.ca)
         if warning:
             log.warn(warning)
@@ -100,7 +109,8 @@ def node(
                 raise ConfigError(f"the apps in {settings.policy} cannot be enforced: {error}") from None
             log.warn(f"each round starts some seconds later: {error}")
             warm, path = [], {}
-        process = start.spawn_node(
+        start_one = partial(
+            start.spawn_node,
             folder,
             address,
             port,
@@ -113,13 +123,39 @@ def node(
             relay=relay,
         )
         try:
-            process.popen.wait()
-            if parting := start.parting(process):
+            if parting := _serve(start_one, log):
                 raise UnreachableError(_sent_away(parting, settings))
-            children.require_running(process)
         finally:
-            children.stop([process, *warm])
+            children.stop(warm)
             log.say(f"node {settings.name} stopped; it was asked to train {asked['train']} times")
+
+
+def _serve(start_one: Callable[[], "Process"], log: Log, pause: float = PAUSE) -> "Parting | None":
+    """Run a node to its end, and start it anew where an error of the server's has ended it; why it was sent
+    away, if it was.
+
+    A server that was in trouble may still hold the former node for present, and refuse the new one for a
+    minute. Raises what a node that ended by itself has to say.
+    """
+    from specfed.launcher import children, start
+    from specfed.launcher.supervisor import LOST
+
+    lost = -inf
+    while True:
+        process = start_one()
+        try:
+            code = process.popen.wait()
+            parting = start.parting(process)
+            if code == LOST:
+                lost = time.monotonic()
+            elif parting and not (parting == "refused" and time.monotonic() - lost < 4 * pause):
+                return parting
+            elif not parting:
+                children.require_running(process)
+        finally:
+            children.stop([process])
+        log.warn(f"the server failed in the middle of a call; this node starts anew in {pause:.0f} seconds")
+        time.sleep(pause)
 
 
 def _sent_away(parting: "Parting", settings: "NodeSettings") -> str:

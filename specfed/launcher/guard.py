@@ -13,6 +13,8 @@ from typing import Any
 
 APPS = "SPECFED_ALLOWED_APPS"  # comma separated; not set: any app
 
+APP_PACKAGES = {"client_app", "common", "server_app", "strategies"}  # what an app brings along
+
 
 class NotListed(Exception):
     """An app that the site has not listed; Flower sends the text to the coordinator."""
@@ -35,12 +37,23 @@ def guard() -> None:
     run_clientapp.install_from_fab = only_listed
 
 
+def forget_our_own() -> None:
+    """Let the app find its own ``common`` and the like, not the installed ones that are loaded already.
+
+    Python looks into ``sys.modules`` before it looks into the folder of the app: a run's ``client_app`` would
+    go on with the ``common`` of the site, whatever version that is.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] in APP_PACKAGES]:
+        del sys.modules[name]
+
+
 def main() -> None:
     """``python -m specfed.launcher.guard PROGRAM ARGUMENTS``: Flower's program of that name, guarded."""
     from specfed.launcher.warm import flower_function
 
     sys.argv = sys.argv[1:]
     guard()
+    forget_our_own()
     flower_function(sys.argv[0])()
 
 

@@ -161,8 +161,7 @@ def log_lines(control: Control, run: str) -> Iterator[str]:
                 if number >= seen:
                     seen = number + 1
                     yield line.decode("utf-8", errors="replace")
-            if process.wait() == 0:
-                return
+            process.wait()  # its exit code tells nothing: it is 0 when the server broke the stream off, too
         finally:
             process.terminate()
             process.wait()

@@ -27,7 +27,7 @@ _PARTINGS: dict[str, Parting] = {
     "[code: 2001]": "refused",  # a node without a key
     "[code: 2004]": "refused",  # a key that is not enrolled, or in use
     "runtime version mismatch": "version",
-    "terminated gracefully": "forgotten",
+    "SuperNode terminated gracefully": "forgotten",
 }
 
 
@@ -133,12 +133,7 @@ def spawn_node(
     if key is not None:
         arguments += ["--auth-supernode-private-key", str(key)]
     arguments += [*_health(health), "--node-config", node_config(config)]
-    extra = {**_kept_memory(), **(environment or {})}
-    return children.spawn(str(config["name"]), "supernode", arguments, folder, log, extra, relay)
-
-
-def _kept_memory() -> dict[str, str]:
-    return {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
+    return children.spawn(str(config["name"]), "supernode", arguments, folder, log, environment or {}, relay)
 
 
 def _health(address: Address | None) -> list[str]:
@@ -155,7 +150,8 @@ def spawn_warm(
     deleted later. Raises ConfigError, which says why, where it cannot be had.
     """
     address = warm.install(folder / "warm")
-    process = children.spawn("warm start", "warm", [str(address)], folder, log, _kept_memory())
+    kept = {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
+    process = children.spawn("warm start", "warm", [str(address)], folder, log, kept)
     naps.install(address.parent)
     others = flower_environment(folder)["PATH"]
     if guarded:

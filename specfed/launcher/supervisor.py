@@ -27,6 +27,12 @@ from specfed.launcher import naps, warm
 
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
 
+REQUESTS = "uvicorn.access"  # the log of HTTP servers, a line a request
+LOCK_SECONDS = (
+    60  # that the server's database waits for a slow disk; Flower's 5 s are over in one large round
+)
+LOST = 75  # exit code of a node that an error of the server has thrown out of its loop
+
 STOP_SECONDS = 3.0  # for Flower's process, from SIGTERM to SIGKILL
 # Then for the app processes it leaves: a run closes its files, a node's work is lost anyway.
 SWEEP_SECONDS = {"superlink": 3.0, "supernode": 0.5, "flwr": 0.0, "warm": 0.5}
@@ -47,8 +53,20 @@ def main() -> int:
         _die_with(supervisor)
         sys.argv = [role if role == "flwr" else f"flower-{role}", *arguments]
         run()
+        if role == "supernode":
+            _lost()
         return 0
     return _supervise(child, SWEEP_SECONDS[role])
+
+
+def _lost() -> None:
+    """End a node whose loop is over, as an error of the server's makes it.
+
+    Flower logs that and returns, and its HTTP server, which nobody stops, would keep the process for ever.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(LOST)
 
 
 def _superlink() -> None:
@@ -57,6 +75,7 @@ def _superlink() -> None:
     naps.patch_http()
     _log_visibly()
     _refuse_other_versions()
+    _wait_for_the_disk()
     flower_superlink()
 
 
@@ -65,6 +84,13 @@ def _refuse_other_versions() -> None:
     module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     name = "create_fleet_runtime_version_server_interceptor"
     setattr(module, name, partial(getattr(module, name), reject_incompatible=True))
+
+
+def _wait_for_the_disk() -> None:
+    """Let the server's database wait longer for a lock: neither nodes nor runs get over a call that fails."""
+    module: Any = importlib.import_module("flwr.supercore.sql_mixin")
+    name = "SQLITE_PRAGMAS"
+    setattr(module, name, (*getattr(module, name), ("busy_timeout", str(1000 * LOCK_SECONDS))))
 
 
 def _supernode() -> None:
@@ -85,7 +111,8 @@ def _log_visibly() -> None:
 
     def visibly(*arguments: Any, **more: Any) -> logging.LogRecord:
         record = make(*arguments, **more)
-        record.msg, record.args = visible(record.getMessage()), ()
+        if record.name != REQUESTS:  # whose arguments Flower's filter reads; a path is quoted in them
+            record.msg, record.args = visible(record.getMessage()), ()
         return record
 
     logging.setLogRecordFactory(visibly)

@@ -27,7 +27,7 @@ from typing import Any
 from common.errors import ConfigError
 from common.patience import ask_soon
 from specfed.launcher import naps
-from specfed.launcher.guard import APPS, guard
+from specfed.launcher.guard import APPS, forget_our_own, guard
 
 COMMANDS = {  # what Flower starts -> the function that it is
     "flwr-clientapp": "flwr.supernode.cli.flwr_clientapp:flwr_clientapp",
@@ -161,6 +161,7 @@ def _become(connection: socket.socket) -> Callable[[], None]:
     os.chdir(start["folder"])
     sys.argv = [start["command"], *start["arguments"]]
     guard()
+    forget_our_own()
     return flower_function(start["command"])
 
 

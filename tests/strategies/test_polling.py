@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
+import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
 
 from specfed.local_grid import own_identity
+from strategies import flower
 from strategies.flower import PollingGrid
 
 
@@ -57,3 +60,36 @@ def test_a_reply_cut_off_in_the_middle_holds_up_neither_round_nor_roster() -> No
         assert time.monotonic() - started < 10
         errors = {r.metadata.reply_to_message_id: bool(r.error) for r in replies}
         assert errors == {"a": False, "b": True, "c": False}
+
+
+class Troubled:
+    """A grid whose server answers with this status first, and then has a reply."""
+
+    def __init__(self, status: int, times: int) -> None:
+        self.status, self.times = status, times
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return ["a"]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[SimpleNamespace]:
+        self.times -= 1
+        if self.times >= 0:
+            request = httpx.Request("POST", "http://127.0.0.1/v1/runtime/pull-messages")
+            httpx.Response(self.status, request=request).raise_for_status()
+        return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="a"))]
+
+
+def test_a_server_in_trouble_is_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_identity():
+        asked = [Message(RecordDict(), 1, "train")]
+
+    def replies(status: int, times: int) -> list[Message]:
+        grid: Any = Troubled(status, times)
+        return PollingGrid(grid, interval=0.01).send_and_receive(asked)
+
+    assert len(replies(500, 3)) == 1
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        replies(404, 1)
+    monkeypatch.setattr(flower, "TROUBLE_SECONDS", 0.1)
+    with pytest.raises(httpx.HTTPStatusError, match="500"):
+        replies(500, 10_000)

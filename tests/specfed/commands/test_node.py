@@ -1,13 +1,18 @@
-"""``specfed node``: what ends it before it starts."""
+"""``specfed node``: what ends it, and what does not."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, UnreachableError
 from specfed import deployment, dial
+from specfed.commands.node import _serve
 from specfed.launcher import children
+from specfed.launcher.children import Process
+from specfed.launcher.supervisor import LOST
+from specfed.logs import Log
 from tests.commands import in_this_process
 
 
@@ -42,3 +47,46 @@ def test_no_other_process_looks_for_a_device_that_is_always_there(monkeypatch: p
     monkeypatch.setattr(sys, "executable", "/nowhere")
     for device in ("auto", "cpu"):
         deployment.require_device(device)
+
+
+class Starts:
+    """Starts processes that end at once, each with what it has logged and its exit code."""
+
+    def __init__(self, folder: Path, *ends: tuple[str, int]) -> None:
+        self.folder, self.ends, self.started = folder, list(ends), 0
+
+    def __call__(self) -> Process:
+        text, code = self.ends.pop(0)
+        self.started += 1
+        log = self.folder / f"{self.started}.log"
+        log.write_text(text + "\n", encoding="utf-8")
+        return Process(
+            "site-1", subprocess.Popen([sys.executable, "-IS", "-c", f"raise SystemExit({code})"]), log
+        )
+
+
+REFUSED = ("[code: 2004] Failed to activate SuperNode.", 1)
+
+
+def test_a_node_starts_anew_after_an_error_of_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which may hold the former node for present for a while."""
+    starts = Starts(tmp_path, ("", LOST), REFUSED, ("", LOST), ("SuperNode terminated gracefully.", 0))
+    assert _serve(starts, Log(), pause=0.5) == "forgotten"
+    assert starts.started == 4
+    told = capsys.readouterr().err.splitlines()
+    assert (
+        told == ["warning: the server failed in the middle of a call; this node starts anew in 0 seconds"] * 3
+    )
+
+
+def test_a_node_that_is_refused_for_good_ends(tmp_path: Path) -> None:
+    assert _serve(Starts(tmp_path, REFUSED), Log(), pause=0.1) == "refused"
+    later = Starts(tmp_path, ("", LOST), *[REFUSED] * 50)
+    assert _serve(later, Log(), pause=0.1) == "refused" and 2 < later.started < 9
+
+
+def test_a_node_that_ends_by_itself_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="site-1 ended by itself: Killed"):
+        _serve(Starts(tmp_path, ("Killed", 137)), Log(), pause=0.1)

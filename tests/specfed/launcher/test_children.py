@@ -1,11 +1,15 @@
 """What is left of processes that have ended: their last words, and signals that come late."""
 
+import importlib
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +56,30 @@ def test_a_process_that_ends_by_itself_is_noticed(
     with pytest.raises(SpecfedError, match=re.escape(f"site-1 ended by itself: {words}")) as caught:
         children.require_running(Process("site-1", popen, log))
     assert caught.type is kind
+
+
+def test_a_node_that_its_servers_error_throws_out_ends_though_its_http_server_goes_on() -> None:
+    code = """
+import sys, threading, time
+import flwr.supernode.cli as flower
+from specfed.launcher import supervisor
+flower.flower_supernode = lambda: threading.Thread(target=time.sleep, args=(600,)).start()
+sys.argv = ["supervisor", "supernode"]
+sys.exit(supervisor.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == supervisor.LOST
+
+
+def test_the_servers_database_waits_a_minute_for_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixin: Any = importlib.import_module("flwr.supercore.sql_mixin")
+    monkeypatch.setattr(mixin, "SQLITE_PRAGMAS", mixin.SQLITE_PRAGMAS)
+    supervisor._wait_for_the_disk()
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        mixin._set_sqlite_pragmas(database, None)
+        assert database.execute("PRAGMA busy_timeout").fetchone() == (60_000,)
 
 
 def test_a_signal_that_comes_just_after_a_process_was_buried_harms_nobody() -> None:

@@ -4,12 +4,15 @@ import hashlib
 import importlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specfed.launcher import app_files, guard, warm
+
+REPO = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -44,6 +47,27 @@ def test_without_a_list_any_app_is_unpacked(flower: list[bytes], monkeypatch: py
     guard.guard()
     install(b"theirs")
     assert flower == [b"theirs"]
+
+
+def test_flowers_own_program_finds_the_apps_common_too(tmp_path: Path) -> None:
+    """As where the warm start is gone: the guard has loaded the site's own by then."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("found = 'of the app'\n")
+    code = """
+import sys
+from specfed.launcher import guard, warm
+def program():
+    sys.path.insert(0, sys.argv[1])
+    import common
+    print(common.found)
+warm.flower_function = lambda name: program
+sys.argv = ["guard", "flwr-clientapp", sys.argv[1]]
+guard.main()
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=REPO
+    )
+    assert said.stdout == "of the app\n"
 
 
 # Flower's own use of a library.

@@ -132,13 +132,19 @@ def test_an_http_server_looks_twice_a_second_and_stops_when_told(node: Any) -> N
     ],
 )
 def test_requests_that_went_well_do_not_fill_the_log(
-    node: Any, request_: str, status: int, told: bool
+    node: Any, monkeypatch: pytest.MonkeyPatch, request_: str, status: int, told: bool
 ) -> None:
+    before = logging.getLogRecordFactory()
     assert naps.patch_http()
-    arguments = ("127.0.0.1:1", "POST", request_, "1.1", status)
-    record = logging.LogRecord(
-        "uvicorn.access", logging.INFO, "", 1, '%s - "%s %s HTTP/%s" %d', arguments, None
-    )
+    supervisor._log_visibly()
+    try:
+        arguments = ("127.0.0.1:1", "POST", request_, "1.1", status)
+        text = '%s - "%s %s HTTP/%s" %d'
+        record = logging.getLogger("uvicorn.access").makeRecord(
+            "uvicorn.access", logging.INFO, "", 1, text, arguments, None
+        )
+    finally:
+        logging.setLogRecordFactory(before)
     assert http_logging.RoutineAccessFilter().filter(record) is told
 
 

@@ -1,9 +1,14 @@
 """Which run is meant."""
 
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 
 from common.errors import ConfigError
-from specfed.launcher.runs import RunStatus, mark_of, pick
+from specfed.launcher import runs
+from specfed.launcher.runs import RunStatus, log_lines, mark_of, pick
 
 
 def known(*ids: int) -> list[RunStatus]:
@@ -44,3 +49,22 @@ def test_what_names_no_run_or_several_is_refused(ids: list[int], text: str, says
 
 def test_of_runs_with_one_mark_each_is_found_by_its_id() -> None:
     assert pick(known(FIRST, TWIN), str(TWIN)).id == str(TWIN)
+
+
+class Logs:
+    """A server whose log of a run breaks off, as if it were over."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = list(texts)
+
+    def flwr(self, *arguments: str, output: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-IS", "-c", f"print({self.texts.pop(0)!r})"], stdout=output)
+
+
+def test_a_log_that_breaks_off_is_asked_for_again_until_the_run_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = iter(["running", "running", "finished:completed"])
+    monkeypatch.setattr(runs, "status", lambda control, run: RunStatus(run, next(states), "", "", 0.0))
+    logs: Any = Logs("one", "one\ntwo", "one\ntwo\nthree")
+    assert [line.strip() for line in log_lines(logs, "1")] == ["one", "two", "three"]

@@ -21,6 +21,8 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 def main():
     pause = pull_objects.__kwdefaults__["initial_backoff"]
     said = [sys.argv, os.getcwd(), os.environ.get("GREETING"), os.getpid(), pause, sys.path]
+    if "--common" in sys.argv:
+        import common
     if "--fail" in sys.argv:
         raise RuntimeError("as it was told to")
     print(json.dumps(said), flush=True)
@@ -107,6 +109,19 @@ def test_modules_of_the_users_own_are_found(
     wait_for(lambda: "\n" in output.read_text())
     found = json.loads(output.read_text())[5]
     assert found[:2] == ["/own/models", "/own/data"] and found.count(known) == 1
+
+
+def test_an_app_brings_its_own_common(
+    folder: Path, server: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    """The site may have another version of it, and this process has loaded that one."""
+    app = tmp_path / "app"
+    (app / "common").mkdir(parents=True)
+    (app / "common" / "__init__.py").write_text("print('of the app', flush=True)\n")
+    output = tmp_path / "output"
+    assert call(folder / "flwr-clientapp", "--common", output=output, PYTHONPATH=str(app)) == 0
+    wait_for(lambda: "\n" in output.read_text())
+    assert output.read_text().startswith("of the app\n")
 
 
 @pytest.mark.parametrize(
