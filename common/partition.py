@@ -23,7 +23,7 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
     ``dirichlet``            every class is divided by proportions drawn from a symmetric Dirichlet
                              distribution: the smaller ``alpha``, the more the nodes differ in classes
                              and size (Hsu et al., 2019)
-    ``only-label-skew``      shares of like size with about two classes each: rows sorted by class are cut
+    ``shards``               shares of like size with about two classes each: rows sorted by class are cut
                              into twice as many shards as nodes, of which each gets two (McMahan et al.,
                              2017)
     ``step-quantity-skew``   shuffled rows, of which node i gets a share proportional to i
@@ -31,7 +31,7 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
                              rounded up; a class is divided evenly among those that have it
     =======================  =========================================================================
 
-    The last three are the splits of the SpectralFuse paper as we read its one line on each. ``alpha`` is of
+    The last two are splits of the SpectralFuse paper as we read its one line on each. ``alpha`` is of
     ``dirichlet`` alone. The same arguments give the same split everywhere. Raises ConfigError for a kind or
     alpha that is none, and DataError for labels that cannot be split so.
     """
@@ -84,7 +84,7 @@ def _dirichlet(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     return _from_library(partitioner, labels, nodes)
 
 
-def _only_label_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
+def _shards(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     """Not the library's, which leaves rows out that do not fill a shard."""
     shards = np.array_split(np.argsort(labels, kind="stable"), 2 * nodes)
     dealt = stream(seed, "partition", "shards").permutation(2 * nodes).reshape(nodes, 2)
@@ -124,7 +124,7 @@ def _from_library(partitioner: Any, labels: Rows, nodes: int) -> list[Rows]:
 _PARTITIONERS: dict[str, Callable[[Rows, int, float, int], list[Rows]]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
-    "only-label-skew": _only_label_skew,
+    "shards": _shards,
     "step-quantity-skew": _step_quantity_skew,
     "step-label-skew": _step_label_skew,
 }

@@ -79,12 +79,12 @@ def test_the_split_is_the_same_everywhere_and_silent(capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_label_skew_gives_like_sizes_and_few_classes() -> None:
-    parts = split(LABELS, "only-label-skew", 5, 1.0, 3)
+def test_shards_give_like_sizes_and_few_classes() -> None:
+    parts = split(LABELS, "shards", 5, 1.0, 3)
     assert [len(part) for part in parts] == [200] * 5
     assert all(len(set(LABELS[part])) <= 2 for part in parts)
     # 997 rows in 14 shards of 71 or 72.
-    assert {len(part) for part in split(LABELS[:997], "only-label-skew", 7, 1.0, 3)} <= {142, 143, 144}
+    assert {len(part) for part in split(LABELS[:997], "shards", 7, 1.0, 3)} <= {142, 143, 144}
 
 
 def test_step_quantity_skew_grows_with_classes_mixed() -> None:
