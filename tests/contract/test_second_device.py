@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from client_app.algorithms import ALGORITHMS
-from common import models
+from common import models, words
 from common.checkpoint import load_arrays
 from common.codec import Make, bins, codec, coordinates, matrices
 from common.config import Value
@@ -89,6 +89,19 @@ def test_so_do_our_models(
     nodes = [federation.node(f"site-{i}", range(40 * i, 40 * i + 40), data="digits") for i in (1, 2)]
     config: dict[str, Value] = {"model": model, "filter": filter_, "learning_rate": 0.05, "rounds": 1}
     assert_same(federation, process, nodes, eval_data="digits", **config)
+
+
+def texts(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Data of the test below."""
+    labels = np.arange(60) % 3
+    return words.numbered(f"{'abc'[label]} stands in row {row}" for row, label in enumerate(labels)), labels
+
+
+def test_so_does_our_model_of_texts(federation: Federation, process: ProcessPoolExecutor) -> None:
+    data = f"{__name__}:texts"
+    nodes = [federation.node(f"site-{i}", range(20 * i, 20 * i + 20), data=data) for i in (1, 2)]
+    config: dict[str, Value] = {"model": "dan", "filter": "fft", "learning_rate": 0.05, "rounds": 1}
+    assert_same(federation, process, nodes, eval_data=data, **config)
 
 
 def test_a_filtered_optimizer_works_there(process: ProcessPoolExecutor) -> None:
