@@ -112,7 +112,8 @@ def _score_chart(
     last = [band[-1] for band in map(_present, bands.values()) if band]
     spread = _spread(scores)
     note = "The band is two standard deviations of the Kalman filter to either side. " if last else ""
-    if last and min(last) > spread:  # bands that cover the whole chart would hide the lines and tell nothing
+    # Bands that cover the whole chart would hide the lines and tell nothing; but one line is apart from none.
+    if last and min(last) > spread and not run.site:
         bands = dict.fromkeys(bands, ())
         note = (
             f"Two standard deviations of the Kalman filter, {min(last):.2f} by now, are more than all lines "
@@ -149,10 +150,13 @@ def _weight_chart(
     shares = [[v for v in column if v is not None] for column in zip(*weights.values(), strict=True)]
     if not any(shares):
         return el("p", "No round came as far as weights.")
-    if all(max(share) - min(share) < 1e-9 for share in shares if share):
+    if not run.site and all(max(share) - min(share) < 1e-9 for share in shares if share):
         return el("p", "In every round, all clients whose replies were accepted had the same weight.")
-    whole = {record.round for record in run.rounds}
-    equal = tuple(1 / len(s) if s and n in whole else None for n, s in zip(run.numbers, shares, strict=True))
+    whole = {record.round: record.accepted for record in run.rounds}
+    equal: Values = tuple(
+        1 / (whole[n] if run.site else len(share)) if share and whole.get(n) else None
+        for n, share in zip(run.numbers, shares, strict=True)
+    )
     chart = Chart(
         id="weights",
         title="Weight in the aggregation",

@@ -92,7 +92,7 @@ def page(run: RunView) -> str:
         clients_over_rounds(run, rows),
         _table_of_contributions(rows),
         _suspects(run),
-        _wrong(problems(run)),
+        _wrong(problems(run), run.site),
         trust(run),
         drift(run),
         _nodes(run),
@@ -120,11 +120,15 @@ def _head(run: RunView) -> Html:
     error = f" ({run.end.error})" if run.end and run.end.error else ""
     return el(
         "header",
-        el("p", "specfed · report of a federated training run", class_="kicker"),
+        el("p", f"specfed · report of a federated training run{_for(run)}", class_="kicker"),
         el("div", el("h1", shorten(run.header.run_id, MOST_TEXT)), badge, class_="title"),
         el("p", f"{_date(run.header.time)}{took}", class_="muted"),
         el("p", shorten(run.reason, 2 * MOST_TEXT) + error, class_="reason") if run.reason + error else "",
     )
+
+
+def _for(run: RunView) -> str:
+    return f", for {shorten(run.site, MOST_TEXT)} alone" if run.site else ""
 
 
 def _date(text: str) -> str:
@@ -141,7 +145,7 @@ def _tiles(run: RunView) -> Html:
         "accuracy": in_percent(run.accuracy),
         "loss": in_digits(run.loss),
         "rounds": f"{done} of {planned}",
-        "nodes": f"{len(run.nodes):,}",
+        "nodes": f"{len(run.nodes) + run.others:,}",
         "time": duration(run.seconds) if run.seconds is not None else NONE,
     }
     return el("dl", *(el("div", el("dt", k), el("dd", v)) for k, v in tiles.items()), class_="tiles")
@@ -160,7 +164,9 @@ def _facts(run: RunView) -> Html:
         "Aggregation": _aggregation(config),
         "Guards": _guards(config),
         "Accuracy and loss": _measured(run),
-        "Nodes": f"{len(run.nodes)} with {examples:,} training examples as they report them",
+        "Nodes": f"{len(run.nodes) + run.others}, and of the others their number is all that is told"
+        if run.site
+        else f"{len(run.nodes)} with {examples:,} training examples as they report them",
     }
     pairs = (el("div", el("dt", k), el("dd", shorten(v, MOST_TEXT))) for k, v in facts.items())
     return section("Key facts", el("dl", *pairs, class_="facts"))
@@ -264,7 +270,7 @@ def _suspects(run: RunView) -> Html:
     shown: Html = (
         el("ul", *items[:MOST_ROWS], class_="hints")
         if items
-        else el("p", "No client stands out in this run.")
+        else el("p", f"{run.site} does not stand out." if run.site else "No client stands out in this run.")
     )
     return section("Look at these", shown, cut_off(len(items)), el("p", CAVEAT, class_="caveat"))
 
@@ -288,9 +294,10 @@ def _evidence(entry: Flagged) -> str:
     )
 
 
-def _wrong(found: tuple[Problem, ...]) -> Html:
+def _wrong(found: tuple[Problem, ...], site: str) -> Html:
     if not found:
-        return section("What went wrong", el("p", "Nothing: every reply came in time and was accepted."))
+        whose = f"every reply of {shorten(site, MOST_TEXT)}" if site else "every reply"
+        return section("What went wrong", el("p", f"Nothing: {whose} came in time and was accepted."))
     body = (
         el(
             "tr",

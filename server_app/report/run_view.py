@@ -22,6 +22,8 @@ class RunView:
     clients: tuple[ClientRecord, ...]  # by round, then name
     end: End | None  # None: the server was killed, or still runs
     drift: tuple[DriftRecord, ...] = ()  # by number
+    site: str = ""  # the only one that is told of, or empty for all
+    others: int = 0  # nodes that nothing is told of
 
     @property
     def numbers(self) -> tuple[int, ...]:

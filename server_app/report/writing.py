@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import quote
 
 from common.errors import DataError
 from common.files import write_whole
@@ -18,33 +19,39 @@ from common.text import kebab, to_json
 from server_app.report.contribution import contributions
 from server_app.report.drift_view import csv_rows, judge
 from server_app.report.page import page
+from server_app.report.redaction import for_site
 from server_app.report.run_view import RunView, flagged, problems, view
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, site: str = "") -> Path:
     """Write the report's files beside ``folder``/ledger.jsonl; the path of report.html.
 
-    Each file appears whole or not at all. Raises DataError if there is no ledger, if it is damaged or
-    holds no header, and if the folder cannot be written.
+    With a ``site``, what that site may see of it goes to report-SITE.html and its like. Each file appears
+    whole or not at all. Raises DataError if there is no ledger, if it is damaged or holds no header, and if
+    the folder cannot be written, and ConfigError for a site that the run does not know.
     """
     run = view(read(folder / LEDGER))
-    files = {"report.csv": as_csv(run), "report.json": to_json(as_dict(run)), "report.html": page(run)}
+    if site:
+        run = for_site(run, site)
+    name = f"report-{quote(site, safe=' ')}" if site else "report"
+    files = {f"{name}.csv": as_csv(run), f"{name}.json": to_json(as_dict(run)), f"{name}.html": page(run)}
     if run.drift:
         files["report-drift.csv"] = drift_csv(run)
     try:
-        for name, text in files.items():
-            write_whole(folder / name, text.encode())
+        for file, text in files.items():
+            write_whole(folder / file, text.encode())
     except OSError as error:
         raise DataError(f"cannot write the report into {folder}: {error.strerror}") from None
-    return folder / "report.html"
+    return folder / f"{name}.html"
 
 
 def as_dict(run: RunView) -> dict[str, object]:
     """The run as plain values for JSON, keys in kebab-case as in the ledger."""
     return {
         "run-id": run.header.run_id,
+        "site": run.site,
         "status": run.status,
         "reason": run.reason,
         "error": run.end.error if run.end else "",

@@ -14,12 +14,15 @@ RunFolder = Annotated[str, typer.Argument(help="A run folder, or its name under 
 
 def report(
     run: RunFolder,
+    site: Annotated[
+        str, typer.Option(help="What this site may see: its own rows, and what all share. Not given: all.")
+    ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
     """Write a run's report again from its ledger: HTML, CSV and JSON."""
     from server_app.report.writing import write_report
 
-    print(write_report(_run_folder(run, runs)))
+    print(write_report(_run_folder(run, runs), site))
 
 
 def explain(
