@@ -26,12 +26,14 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
     ``shards``               shares of like size with about two classes each: rows sorted by class are cut
                              into twice as many shards as nodes, of which each gets two (McMahan et al.,
                              2017)
+    ``only-label-skew``      shares of one size; node i of n draws evenly from C i / n of the C classes,
+                             rounded up, those of which most rows are left; the last ones get what is left
     ``step-quantity-skew``   shuffled rows, of which node i gets a share proportional to i
     ``step-label-skew``      node i of n has the first C i / n of the C classes in an order drawn by lot,
                              rounded up; a class is divided evenly among those that have it
     =======================  =========================================================================
 
-    The last two are splits of the SpectralFuse paper as we read its one line on each. ``alpha`` is of
+    The last three are splits of the SpectralFuse paper as we read its one line on each. ``alpha`` is of
     ``dirichlet`` alone. The same arguments give the same split everywhere. Raises ConfigError for a kind or
     alpha that is none, and DataError for labels that cannot be split so.
     """
@@ -91,6 +93,26 @@ def _shards(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     return [np.concatenate([shards[one], shards[other]]) for one, other in dealt]
 
 
+def _only_label_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
+    left = {int(label): np.flatnonzero(labels == label) for label in np.unique(labels)}
+    draw = stream(seed, "partition", "classes")
+    parts = []
+    for node, size in enumerate(len(part) for part in np.array_split(labels, nodes)):
+        # The order of the draw decides between classes of which as many are left.
+        ranked = sorted(draw.permutation([*left]).tolist(), key=lambda label: -len(left[label]))
+        count = ceil(len(left) * (node + 1) / nodes)
+        while sum(len(left[label]) for label in ranked[:count]) < size:
+            count += 1
+        taken = []
+        # The smallest first: the others make up for what it lacks.
+        for place, label in enumerate(reversed(ranked[:count])):
+            part, left[label] = np.split(left[label], [size // (count - place)])
+            taken.append(part)
+            size -= len(part)
+        parts.append(np.concatenate(taken))
+    return parts
+
+
 def _step_quantity_skew(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
     from flwr_datasets.partitioner import LinearPartitioner
 
@@ -125,6 +147,7 @@ _PARTITIONERS: dict[str, Callable[[Rows, int, float, int], list[Rows]]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
     "shards": _shards,
+    "only-label-skew": _only_label_skew,
     "step-quantity-skew": _step_quantity_skew,
     "step-label-skew": _step_label_skew,
 }

@@ -39,7 +39,9 @@ Overrides = Annotated[
 ]
 Data = Annotated[str, typer.Option(help="Data that are split over the nodes.")]
 Nodes = Annotated[int, typer.Option(help="Number of nodes, at least 2.")]
-PARTITIONS = "How data are split: iid, dirichlet, shards, step-quantity-skew, step-label-skew."
+PARTITIONS = (
+    "How data are dealt: iid, dirichlet, shards, only-label-skew, step-quantity-skew, step-label-skew."
+)
 Partition = Annotated[str, typer.Option(help=PARTITIONS)]
 Alpha = Annotated[float, typer.Option(help="Dirichlet: the smaller, the more the nodes differ.")]
 FreeRider = Annotated[

@@ -87,6 +87,27 @@ def test_shards_give_like_sizes_and_few_classes() -> None:
     assert {len(part) for part in split(LABELS[:997], "shards", 7, 1.0, 3)} <= {142, 143, 144}
 
 
+def test_only_label_skew_gives_one_size_and_more_classes_to_later_nodes() -> None:
+    parts = split(LABELS, "only-label-skew", 5, 1.0, 3)
+    assert [len(part) for part in parts] == [200] * 5
+    counts = [np.bincount(LABELS[part], minlength=10) for part in parts]
+    # The first takes two classes whole, the second half of four others, the third a third of six, of which four
+    # are new ones. No row of the first node's classes is left for anybody.
+    assert sorted(counts[0].tolist()) == [0] * 8 + [100] * 2
+    assert sorted(counts[1].tolist()) == [0] * 6 + [50] * 4
+    assert sorted(counts[2].tolist()) == [0] * 4 + [33] * 4 + [34] * 2
+    # Of the fourth's eight two have 17 left; the last gets the rest of six.
+    assert [(count > 0).sum() for count in counts] == [2, 4, 6, 8, 6]
+    assert sorted(counts[3].tolist())[:4] == [0, 0, 17, 17]
+
+
+def test_only_label_skew_takes_more_classes_where_those_do_not_suffice() -> None:
+    labels = np.repeat(np.arange(5), [2, 2, 2, 2, 32])
+    parts = split(labels, "only-label-skew", 2, 1.0, 0)
+    assert [len(part) for part in parts] == [20, 20]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(40))
+
+
 def test_step_quantity_skew_grows_with_classes_mixed() -> None:
     parts = split(LABELS, "step-quantity-skew", 4, 1.0, 3)
     assert [len(part) for part in parts] == [100, 200, 300, 400]

@@ -74,7 +74,7 @@ def test_every_model_is_named_where_the_key_is_described() -> None:
 
 
 def test_every_partition_is_named_where_the_option_is_described() -> None:
-    assert f"How data are split: {', '.join(KINDS)}." == PARTITIONS
+    assert f"How data are dealt: {', '.join(KINDS)}." == PARTITIONS
 
 
 @pytest.mark.parametrize(("weighting", "mode"), list(product(PRESETS, sorted(choices("contribution")))))
