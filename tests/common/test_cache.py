@@ -139,7 +139,7 @@ def test_entries_are_private_and_say_what_they_are(root: Path) -> None:
     (entry,) = root.iterdir()
     assert stat.S_IMODE(entry.stat().st_mode) == stat.S_IMODE(root.stat().st_mode) == 0o700
     meta = json.loads((entry / "meta.json").read_text())
-    assert meta == {"format": 2, "name": ["a", "train"], "arrays": ["x", "classes"]}
+    assert meta == {"format": 3, "name": ["a", "train"], "arrays": ["x", "classes"]}
 
 
 def test_without_the_variable_it_lies_in_the_users_cache(
