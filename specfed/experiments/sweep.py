@@ -12,7 +12,7 @@ and its seed no gain.
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -101,8 +101,11 @@ class Result:
 
 
 def parse_axes(words: Sequence[str]) -> Axes:
-    """``key=value,value`` words as a mapping. Raises ConfigError for no word,
-    one that is none of these, and a key given twice."""
+    """``key=value,value`` words as a mapping.
+
+    Raises ConfigError for none, one that is no such word, what stands there twice, and a key that an
+    experiment sets itself.
+    """
     axes: dict[str, Sequence[str]] = {}
     if not words:
         raise ConfigError(
@@ -142,15 +145,9 @@ def sweep(plan: Plan, axes: Axes, folder: Path, say: Say, usual: Mapping[str, Va
             for values in result.combinations:
                 runs[values] = _run(_config(result, seed, values, str(file)), shares.nodes, folder)
                 say(f"seed {seed}  {name_of(axes, values):<10}  {_said(runs[values])}")
-            result = Result(
-                plan,
-                result.usual,
-                axes,
-                shares.train,
-                len(test),
-                (*result.trials, Trial(seed, runs)),
-                time.monotonic() - started,
-            )
+            trials = (*result.trials, Trial(seed, runs))
+            seconds = time.monotonic() - started
+            result = replace(result, train_rows=shares.train, trials=trials, seconds=seconds)
             save(folder, as_json(result), as_markdown(result))
     return result
 

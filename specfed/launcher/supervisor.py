@@ -28,9 +28,7 @@ from specfed.launcher import naps, warm
 PARENT = "SPECFED_PARENT"  # environment variable: pid of the process that must be there
 
 REQUESTS = "uvicorn.access"  # the log of HTTP servers, a line a request
-LOCK_SECONDS = (
-    60  # that the server's database waits for a slow disk; Flower's 5 s are over in one large round
-)
+LOCK_SECONDS = 60  # that the server's database waits for a slow disk; Flower's 5 end a large round
 LOST = 75  # exit code of a node that an error of the server has thrown out of its loop
 
 STOP_SECONDS = 3.0  # for Flower's process, from SIGTERM to SIGKILL
@@ -90,7 +88,7 @@ def _wait_for_the_disk() -> None:
     """Let the server's database wait longer for a lock: neither nodes nor runs get over a call that fails."""
     module: Any = importlib.import_module("flwr.supercore.sql_mixin")
     name = "SQLITE_PRAGMAS"
-    setattr(module, name, (*getattr(module, name), ("busy_timeout", str(1000 * LOCK_SECONDS))))
+    setattr(module, name, (*getattr(module, name, ()), ("busy_timeout", str(1000 * LOCK_SECONDS))))
 
 
 def _supernode() -> None:
