@@ -49,12 +49,9 @@ def split(labels: Rows, kind: str, nodes: int, alpha: float, seed: int) -> list[
     order = stream(seed, "partition", "order").permutation(len(labels))
     try:
         parts = _PARTITIONERS[kind](labels[order], nodes, alpha, seed)
-    except ValueError as error:
-        raise DataError(
-            f"a {kind} partition with alpha {alpha} of {len(labels)} rows left one of {nodes} nodes with too "
-            "few rows in every draw; take a larger alpha or fewer nodes"
-        ) from error
-    if not all(len(part) for part in parts):
+    except ValueError:  # as the library says it
+        parts = []
+    if not (parts and all(len(part) for part in parts)):
         raise DataError(
             f"a {kind} partition of {len(labels)} rows left one of {nodes} nodes with none; take fewer nodes"
         )
@@ -83,7 +80,13 @@ def _dirichlet(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:
         self_balancing=False,
         seed=torch_seed(seed, "partition", "dirichlet"),
     )
-    return _from_library(partitioner, labels, nodes)
+    try:
+        return _from_library(partitioner, labels, nodes)
+    except ValueError as error:
+        raise DataError(
+            f"a dirichlet partition with alpha {alpha} of {len(labels)} rows left one of {nodes} nodes with "
+            "too few rows in every draw; take a larger alpha or fewer nodes"
+        ) from error
 
 
 def _shards(labels: Rows, nodes: int, alpha: float, seed: int) -> list[Rows]:

@@ -42,7 +42,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def main() -> int:
     """Run Flower's ``superlink``, ``supernode`` or command line (``flwr``), and clean up after it."""
     role, *arguments = sys.argv[1:]
-    run = {"superlink": _superlink, "supernode": _supernode, "flwr": _command_line, "warm": _warm}[role]
+    run = {"superlink": _superlink, "supernode": _node, "flwr": _command_line, "warm": _warm}[role]
     _die_with(int(os.environ.get(PARENT, os.getppid())))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
@@ -51,17 +51,16 @@ def main() -> int:
         _die_with(supervisor)
         sys.argv = [role if role == "flwr" else f"flower-{role}", *arguments]
         run()
-        if role == "supernode":
-            _lost()
         return 0
     return _supervise(child, SWEEP_SECONDS[role])
 
 
-def _lost() -> None:
-    """End a node whose loop is over, as an error of the server's makes it.
+def _node() -> None:
+    """A SuperNode to its end, also where its loop is over, as an error of the server's makes it.
 
     Flower logs that and returns, and its HTTP server, which nobody stops, would keep the process for ever.
     """
+    _supernode()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(LOST)

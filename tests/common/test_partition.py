@@ -161,6 +161,13 @@ def test_one_node_has_everything() -> None:
         ),
         (
             8,
+            "step-quantity-skew",
+            7,
+            1.0,
+            "a step-quantity-skew partition of 8 rows left one of 7 nodes with none; take fewer nodes",
+        ),
+        (
+            8,
             "step-label-skew",
             7,
             1.0,

@@ -9,7 +9,7 @@ import pytest
 from common.errors import ConfigError, UnreachableError
 from specfed import deployment, dial
 from specfed.commands.node import _serve
-from specfed.launcher import children
+from specfed.launcher import children, start
 from specfed.launcher.children import Process
 from specfed.launcher.supervisor import LOST
 from specfed.logs import Log
@@ -47,6 +47,29 @@ def test_no_other_process_looks_for_a_device_that_is_always_there(monkeypatch: p
     monkeypatch.setattr(sys, "executable", "/nowhere")
     for device in ("auto", "cpu"):
         deployment.require_device(device)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_node_has_a_state_folder_also_without_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """Flower would keep in memory what algorithms remember, of each run that ever was."""
+    told: list[str] = []
+
+    def spawned(
+        folder: Path, fleet: object, port: int, config: dict[str, str], *_: object, **more: object
+    ) -> None:
+        told.append(config["state"])
+        assert Path(config["state"]).is_relative_to(tmp_path / "mine" if own else folder)
+        raise UnreachableError("no node was started")
+
+    monkeypatch.setattr(dial, "require_fleet", lambda *_: "")
+    monkeypatch.setattr(start, "spawn_warm", lambda *_, **more: ([], {}))
+    monkeypatch.setattr(start, "spawn_node", spawned)
+    words = ["node", "--insecure", "--server", "127.0.0.1:1", "--data", "digits", "--name", "site-a"]
+    with in_this_process(tmp_path, monkeypatch) as command:
+        assert command(*words, *(["--state", "mine"] if own else [])) == 5
+    assert len(told) == 1
 
 
 class Starts:
